@@ -1,0 +1,72 @@
+// Collectives on buffers, for the ranks of one group. A plane neither negotiates, times nor logs; what it is given is the
+// same on every rank, apart from addresses. Arguments live until the task has finished.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "task.h"
+#include "types.h"
+
+namespace sirtaki {
+
+// How elements are combined: out = postscale * op(prescale * in of every rank). op is never kAverage: the executor turns
+// it into kSum with the divisor in postscale. 16-bit floats accumulate in float32; integers that are scaled after the
+// reduction accumulate in 64 bits and are truncated toward zero.
+struct Reduction {
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+};
+
+// One tensor of a batch; in == out is allowed, any other overlap is not. Counts are elements.
+struct Segment {
+  const void* in = nullptr;
+  void* out = nullptr;
+  std::int64_t count = 0;
+};
+
+// A tensor that is spread over the ranks: allgather puts counts[r] elements of rank r one after the other into out;
+// reducescatter reduces in, where the counts[r] elements for each r follow one another, and gives rank r its part.
+struct Spread {
+  const void* in = nullptr;
+  void* out = nullptr;
+  std::vector<std::int64_t> counts;
+};
+
+// A tensor that is exchanged: rank r gets the send_counts[r] elements that follow those for r - 1.
+struct Exchange {
+  const void* in = nullptr;
+  void* out = nullptr;
+  std::vector<std::int64_t> send_counts;
+  std::vector<std::int64_t> receive_counts;
+};
+
+// What a plane is asked whether it can do; the same on every rank.
+struct PlaneQuery {
+  Verb verb = Verb::kAllreduce;
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  int device = kHostDevice;
+  std::int64_t bytes = 0;  // the largest amount that any one rank holds of one tensor
+};
+
+class DataPlane {
+ public:
+  virtual ~DataPlane() = default;
+  virtual std::string_view name() const = 0;
+  virtual bool supports(const PlaneQuery& query) const = 0;
+
+  // The segments are one batch: small ones share messages.
+  virtual Task allreduce(Reduction reduction, std::span<const Segment> segments) = 0;
+  // Segments of `element_size` bytes an element; in is read on the root, out written everywhere else.
+  virtual Task broadcast(int root, std::size_t element_size, std::span<const Segment> segments) = 0;
+  virtual Task allgather(std::size_t element_size, const Spread& spread) = 0;
+  virtual Task reducescatter(Reduction reduction, const Spread& spread) = 0;
+  virtual Task alltoall(std::size_t element_size, const Exchange& exchange) = 0;
+};
+
+}  // namespace sirtaki

@@ -1,0 +1,92 @@
+// A running collective, written as straight code that waits with co_await and is resumed by polling.
+//
+// The engine's one thread holds many tasks at once (one for each group), so that overlapping process sets cannot block
+// each other. A task awaits anything with `bool ready()`: a transport's transfer, an MPI request, another task.
+#pragma once
+
+#include <coroutine>
+#include <exception>
+#include <memory>
+#include <utility>
+
+namespace sirtaki {
+
+// Something that completes by itself. ready() is cheap, makes progress, and throws if the thing failed.
+class Pending {
+ public:
+  virtual ~Pending() = default;
+  virtual bool ready() = 0;
+};
+using PendingPtr = std::unique_ptr<Pending>;
+
+class [[nodiscard]] Task {
+ public:
+  struct promise_type;
+  using Handle = std::coroutine_handle<promise_type>;
+
+  // What a suspended coroutine waits for; lives in the coroutine's frame.
+  class Awaiter {
+   public:
+    bool await_ready() { return poll(); }
+    void await_suspend(Handle handle);
+    void await_resume() const {}
+    virtual bool poll() = 0;
+
+   protected:
+    ~Awaiter() = default;
+  };
+
+  struct promise_type {
+    Awaiter* waiting_for = nullptr;
+    std::exception_ptr error;
+
+    Task get_return_object() { return Task(Handle::from_promise(*this)); }
+    std::suspend_always initial_suspend() noexcept { return {}; }
+    std::suspend_always final_suspend() noexcept { return {}; }
+    void return_void() {}
+    void unhandled_exception() { error = std::current_exception(); }
+    auto await_transform(Task&& task) { return TaskAwaiter(std::move(task)); }
+    auto await_transform(PendingPtr pending) { return PendingAwaiter(std::move(pending)); }
+  };
+
+  Task() = default;
+  Task(Task&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Task& operator=(Task&& other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Task() {
+    if (handle_) handle_.destroy();
+  }
+
+  // Runs as far as it can without waiting. True once finished; throws what the coroutine threw.
+  bool advance();
+
+ private:
+  class TaskAwaiter;
+  class PendingAwaiter;
+
+  explicit Task(Handle handle) : handle_(handle) {}
+  Handle handle_;
+};
+
+class Task::TaskAwaiter final : public Task::Awaiter {
+ public:
+  explicit TaskAwaiter(Task task) : task_(std::move(task)) {}
+  bool poll() override { return task_.advance(); }
+
+ private:
+  Task task_;
+};
+
+// A null pointer counts as complete, so that a transfer of nothing costs nothing.
+class Task::PendingAwaiter final : public Task::Awaiter {
+ public:
+  explicit PendingAwaiter(PendingPtr pending) : pending_(std::move(pending)) {}
+  bool poll() override { return pending_ == nullptr || pending_->ready(); }
+
+ private:
+  PendingPtr pending_;
+};
+
+}  // namespace sirtaki

@@ -1,0 +1,99 @@
+"""The compiled core as Python sees it. Private: the adapters are its only users."""
+
+from collections.abc import Sequence
+from typing import Any
+
+# One tensor of a request: address to read, address to write (0: the core allocates the result), dtype number,
+# shape, device (-1 host, otherwise the number of a GPU).
+Tensor = tuple[int, int, int, tuple[int, ...], int]
+
+class InternalError(RuntimeError):
+    """Ranks disagree, or the job has failed (Horovod's HorovodInternalError)."""
+
+class Buffer:
+    """Bytes that the core allocated for a result; supports the buffer protocol (writable, format 'B')."""
+    def __len__(self) -> int: ...
+
+class Work:
+    """One submitted request. Holds `keep` until the core no longer touches its memory, even if this object dies first."""
+    def done(self) -> bool:
+        """True once finished or failed; never blocks, never raises."""
+    def wait(self) -> None:
+        """Blocks without the GIL. Raises ValueError or InternalError if the request failed; KeyboardInterrupt works."""
+    # Valid after wait():
+    def buffers(self) -> list[Buffer | None]:
+        """One for each tensor whose result the core allocated, None for the others."""
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shape of each result (allgather, reducescatter and alltoall change dimension 0)."""
+    def received_splits(self) -> list[int]:
+        """alltoall: the rows that came from each rank."""
+    def value(self) -> int:
+        """join: the last rank to join. add_process_set: the new id. Otherwise 0."""
+
+VERBS: dict[str, int]  # allreduce allgather broadcast alltoall reducescatter barrier join add_process_set remove_process_set
+OPS: dict[str, int]  # average sum adasum min max product
+DTYPES: dict[str, int]  # bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat16 float32 float64
+
+def init(mpi_libraries: Sequence[str], comm_handle: int, comm_ranks: Sequence[int], identity: str) -> None:
+    """Starts the engine of this process.
+
+    mpi_libraries: paths to try in order. comm_handle: the value of an MPI_Comm of that library to duplicate, or 0.
+    comm_ranks: ranks of MPI_COMM_WORLD to restrict to, or empty. identity: program text that must be equal on all
+    ranks (versions); a difference is an error naming both. Raises InternalError or ValueError.
+    """
+
+def shutdown() -> None:
+    """Leaves the job together with the other ranks; returns when all have. No effect when not initialised."""
+
+def abort(exit_code: int, cause: str) -> None:
+    """Ends the whole job at once with this cause; the process exits with exit_code."""
+
+def is_initialized() -> bool: ...
+
+# All of these raise ValueError before init.
+def rank() -> int: ...
+def size() -> int: ...
+def local_rank() -> int: ...
+def local_size() -> int: ...
+def cross_rank() -> int: ...
+def cross_size() -> int: ...
+def is_homogeneous() -> bool: ...
+def mpi_threads_supported() -> bool: ...
+def process_sets() -> dict[int, list[int]]:
+    """Global ranks of each process set that exists now, by id; 0 is all ranks."""
+
+def submit(
+    verb: int,
+    name: str,
+    tensors: Sequence[Tensor],
+    op: int = 1,
+    prescale: float = 1.0,
+    postscale: float = 1.0,
+    root: int = -1,
+    splits: Sequence[int] = (),
+    process_set: int = 0,
+    site: str = "",
+    keep: Any = None,
+) -> Work:
+    """Queues one request and returns at once. Several tensors are one unit (a grouped call).
+
+    name "": numbered by the core, by order of calls of that verb. root: global rank. splits: alltoall, rows for each rank
+    (empty: equal parts); add_process_set, the ranks; remove_process_set, the id. site: where the user's program asked.
+    Refuses at the call, with the value in the message: ValueError for bad arguments (unknown process set or not a member,
+    a name already in flight, bad splits, root, scale, dtype for the op), InternalError before init and after shutdown.
+    """
+
+def mpi_info(paths: Sequence[str]) -> dict[str, str]:
+    """Loads the first library that loads: path, version (its own text), abi ("standard", "mpich", "openmpi").
+    Raises InternalError with the loader's words for each path. Does not initialise MPI."""
+
+def statistics() -> dict[str, int]:
+    """Counters since init: batches, tensors, bytes, messages, cache_hits, cache_misses, idle_wakeups."""
+
+def question() -> bool:
+    """Blocks without the GIL until the engine wants this process's Python stacks (True) or shuts down (False)."""
+
+def answer(stacks: str) -> None: ...
+
+def set_fusion_threshold(bytes: int) -> None:
+    """Only rank 0's value counts; takes effect with the next batch."""
