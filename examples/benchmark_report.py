@@ -1,0 +1,179 @@
+"""What synthetic_benchmark.py says and writes: who takes part, the figures, and where each rank's time went."""
+
+import argparse
+import json
+import os
+import platform
+import socket
+import statistics
+from collections import Counter
+from importlib import metadata
+from typing import Any
+
+# How launchers tell a process its rank and the number of processes of its job.
+SIZES = ("SIRTAKI_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+RANKS = ("SIRTAKI_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+
+
+def announced(names: tuple[str, ...]) -> dict[str, int]:
+    """Those of the launcher's variables that are set."""
+    values = {name: os.environ.get(name, "") for name in names}
+    return {name: int(value) for name, value in values.items() if value.isdigit()}
+
+
+def check_size(size: int) -> None:
+    """Ends the program where a launcher told of more ranks than have answered."""
+    for name, number in announced(SIZES).items():
+        if number > size:
+            raise SystemExit(
+                f"{name}={number} announces {number} ranks, but an allreduce of ones counts {size}. "
+                f"No speed is reported, since it would be that of separate copies. Use `sirtakirun -np {number}`, or the "
+                f"mpiexec of the MPI that `sirtakirun --check` shows."
+            )
+
+
+class World:
+    """The ranks that answered, and which of them speaks."""
+
+    def __init__(self, benchmark) -> None:
+        self.hvd = benchmark.hvd
+        if self.hvd is None:  # each process for itself, however many there are
+            self.rank, self.size = 0, 1
+            self.leads = not any(announced(RANKS).values())
+        else:
+            self.rank, self.size = self.hvd.rank(), benchmark.count_ranks()
+            self.leads = self.rank == 0
+            check_size(self.size)
+        cores = sorted(os.sched_getaffinity(0))
+        facts = {"rank": self.rank, "host": socket.gethostname(), "threads": benchmark.threads, "cores": cores}
+        self.ranks = self.gather(facts)
+        self.hosts = Counter(rank["host"] for rank in self.ranks)
+
+    def gather(self, facts: Any) -> list[Any]:
+        """What each rank gave, by rank."""
+        return self.hvd.allgather_object(facts) if self.hvd else [facts]
+
+    def say(self, *lines: str) -> None:
+        if self.leads and lines:
+            print(*lines, sep="\n", flush=True)
+
+    def crowded(self) -> list[str]:
+        """A note for each host whose ranks have more compute threads than cores."""
+        notes = []
+        for host, ranks in self.hosts.items():
+            here = [rank for rank in self.ranks if rank["host"] == host]
+            threads, cores = sum(rank["threads"] for rank in here), len(set().union(*(rank["cores"] for rank in here)))
+            if threads > cores:
+                notes.append(
+                    f"Note: {ranks} rank(s) with {threads} threads in all share {cores} core(s) of {host}; "
+                    f"they slow each other down, whatever the communication costs."
+                )
+        return notes
+
+
+def mean_and_confidence(values: list[float]) -> dict[str, float]:
+    """The mean and the half width of its band of 1.96 standard deviations, as Horovod's benchmarks give them."""
+    return {"mean": statistics.fmean(values), "confidence": 1.96 * statistics.pstdev(values)}
+
+
+def shares(iterations: list) -> dict[str, float]:
+    """One rank's speed, and the shares of its time that it computed and waited."""
+    seconds = sum(one.seconds for one in iterations)
+    waited = sum(one.waited for one in iterations) / seconds
+    speed = sum(one.images for one in iterations) / seconds
+    return {"img_sec": speed, "compute_share": 1 - waited, "wait_share": waited}
+
+
+class Report:
+    """Collects the facts and figures under the names that --json writes, and prints them on rank 0."""
+
+    def __init__(self, arguments: argparse.Namespace, benchmark, world: World) -> None:
+        self.world, self.device = world, benchmark.device
+        versions = {**benchmark.versions, "sirtaki": None, "python": platform.python_version()}
+        if benchmark.hvd:
+            versions["sirtaki"] = metadata.version("sirtaki")
+        self.facts: dict[str, Any] = {
+            "framework": arguments.framework,
+            "model": arguments.model,
+            "batch_size": arguments.batch_size,
+            "image_size": arguments.image_size,
+            "device": benchmark.device,
+            "size": world.size,
+            "hosts": dict(world.hosts),
+            "communication": benchmark.hvd.communication() if benchmark.hvd else None,
+            "dtype": benchmark.dtype,
+            "wire_dtype": benchmark.wire_dtype,
+            "adasum": arguments.use_adasum,
+            "versions": versions,
+            "ranks": world.ranks,
+        }
+
+    def print_header(self) -> None:
+        facts, say = self.facts, self.world.say
+        hosts = ", ".join(f"{host} ({number})" for host, number in facts["hosts"].items())
+        threads = sorted({rank["threads"] for rank in self.world.ranks})
+        if facts["communication"] is None:
+            copies = max(announced(SIZES).values(), default=1)
+            say(f"Without Sirtaki: {copies} process(es) that do not communicate; the figures are those of this one")
+        else:
+            say(f"World: {facts['size']} rank(s), counted by an allreduce of ones, on {hosts}")
+            say(f"Communication: {facts['communication']}; gradients travel as {facts['wire_dtype']}")
+        say("Versions: " + ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if version))
+        say(f"Compute: {facts['dtype']}, {'/'.join(map(str, threads))} thread(s) a rank")
+        say(*self.world.crowded())
+        say(
+            f"Model: {facts['model']}",
+            f"Batch size: {facts['batch_size']}",
+            f"Number of {self.device}s: {facts['size']}",
+        )
+
+    def collect(self, run) -> None:
+        """Gathers every rank's iterations; all ranks must call it."""
+        per_rank = self.world.gather((run.with_sirtaki, run.without, run.exchanges))
+        by_iteration = [[one.speed for one in ones] for ones in zip(*(own for own, _, _ in per_rank), strict=True)]
+        totals = [sum(speeds) for speeds in by_iteration]
+        self.facts["iterations_img_sec"] = by_iteration
+        self.facts["img_sec_total"] = mean_and_confidence(totals)
+        self.facts["img_sec_each"] = mean_and_confidence([total / self.world.size for total in totals])
+        for rank, (own, _, _) in zip(self.world.ranks, per_rank, strict=True):
+            rank.update(shares(own))
+        if run.exchanges:
+            self.facts["exchange_seconds"] = statistics.median(
+                max(seconds) for seconds in zip(*(exchanges for _, _, exchanges in per_rank), strict=True)
+            )
+        if run.without:
+            self.compare(totals, [without for _, without, _ in per_rank], run.alone)
+
+    def compare(self, totals: list[float], without: list[list], alone: list) -> None:
+        """Medians of the ratios of neighbouring iterations, which a machine's slow drift does not touch."""
+        apart = [sum(one.speed for one in ones) for ones in zip(*without, strict=True)]
+        ratios = [together / free for together, free in zip(totals, apart, strict=True)]
+        self.facts["without_sirtaki_img_sec_total"] = mean_and_confidence(apart)
+        self.facts["ratio_to_without_sirtaki"] = statistics.median(ratios)
+        if alone:
+            speeds = [one.speed for one in alone]
+            self.facts["one_process_img_sec"] = mean_and_confidence(speeds)
+            self.facts["efficiency"] = statistics.median(
+                total / (self.world.size * speed) for total, speed in zip(totals, speeds, strict=True)
+            )
+
+    def print_result(self) -> None:
+        facts, say, device = self.facts, self.world.say, self.device
+        each, total = facts["img_sec_each"], facts["img_sec_total"]
+        say(f"Img/sec per {device}: {each['mean']:.1f} +-{each['confidence']:.1f}")
+        say(f"Total img/sec on {facts['size']} {device}(s): {total['mean']:.1f} +-{total['confidence']:.1f}")
+        for rank in facts["ranks"]:
+            say(
+                f"Rank {rank['rank']} on {rank['host']}: {rank['threads']} thread(s) on {len(rank['cores'])} core(s), "
+                f"{rank['compute_share']:.1%} computing, {rank['wait_share']:.1%} waiting for other ranks"
+            )
+        if "exchange_seconds" in facts:
+            say(f"The gradients of one step, exchanged alone: {facts['exchange_seconds'] * 1e3:.1f} ms")
+        if "ratio_to_without_sirtaki" in facts:
+            say(f"With Sirtaki to without, in the same run: {facts['ratio_to_without_sirtaki']:.3f}")
+        if "efficiency" in facts:
+            one = facts["one_process_img_sec"]["mean"]
+            say(f"Efficiency against one process ({one:.1f} img/sec): {facts['efficiency']:.3f}")
+
+    def to_json(self) -> str:
+        return json.dumps(self.facts, indent=2) + "\n"

@@ -1,0 +1,116 @@
+"""PyTorch's side of synthetic_benchmark.py: the model, one step of training, and the exchange of its gradients."""
+
+import argparse
+import time
+from collections.abc import Callable
+
+import resnet
+import torch
+import torch.nn.functional as F
+
+
+def make_model(name: str) -> torch.nn.Module:
+    """torchvision's model of that name, or where torchvision is missing our own ResNet."""
+    try:
+        import torchvision
+    except ImportError:
+        return resnet.make(name)
+    return torchvision.models.get_model(name)
+
+
+class Benchmark:
+    """See synthetic_benchmark.py for what each member means."""
+
+    dtype = "float32"
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
+        self.hvd = None
+        if not arguments.no_sirtaki:
+            import sirtaki.torch as hvd
+
+            hvd.init()
+            self.hvd = hvd
+        if arguments.threads:
+            torch.set_num_threads(arguments.threads)
+        self.threads = torch.get_num_threads()
+        self.versions = {"torch": torch.__version__}
+        on_gpu = torch.cuda.is_available() and not arguments.no_cuda
+        self.device = "GPU" if on_gpu else "CPU"
+        self.place = torch.device("cuda", self.hvd.local_rank() if self.hvd else 0) if on_gpu else torch.device("cpu")
+        if on_gpu:
+            torch.cuda.set_device(self.place)
+        torch.manual_seed(1)
+        size = arguments.image_size
+        self.images = torch.randn(arguments.batch_size, 3, size, size, device=self.place)
+        self.labels = torch.randint(1000, (arguments.batch_size,), device=self.place)
+        self.gradients: list[torch.Tensor] = []
+
+    def count_ranks(self) -> int:
+        return int(self.hvd.allreduce(torch.ones(1), name="count_ranks", op=self.hvd.Sum))
+
+    @property
+    def wire_dtype(self) -> str:
+        if self.arguments.bf16_allreduce:
+            return "bfloat16"
+        return "float16" if self.arguments.fp16_allreduce else self.dtype
+
+    @property
+    def compression(self):
+        """The adapter's class that casts gradients to wire_dtype and back."""
+        choices = self.hvd.Compression
+        return {"bfloat16": choices.bf16, "float16": choices.fp16, self.dtype: choices.none}[self.wire_dtype]
+
+    def trainer(self, distributed: bool) -> Callable[[], float]:
+        """A model and an optimizer of their own; the function returned trains one batch."""
+        model = make_model(self.arguments.model).to(self.place)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        if distributed:
+            optimizer = self.distribute(model, optimizer)
+            self.gradients = [torch.zeros_like(parameter) for parameter in model.parameters()]
+
+        def train() -> float:
+            optimizer.zero_grad()
+            F.cross_entropy(model(self.images), self.labels).backward()
+            return self.step(optimizer, distributed)
+
+        return train
+
+    def distribute(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        hvd, adasum = self.hvd, self.arguments.use_adasum
+        if not adasum:  # Adasum keeps the step of one rank; an average of N gradients bears N times the step
+            optimizer.param_groups[0]["lr"] *= hvd.size()
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        return hvd.DistributedOptimizer(
+            optimizer,
+            named_parameters=model.named_parameters(),
+            compression=self.compression,
+            op=hvd.Adasum if adasum else hvd.Average,
+        )
+
+    def step(self, optimizer: torch.optim.Optimizer, distributed: bool) -> float:
+        """One step; the seconds that it waited for gradients of other ranks (on a GPU: that the host waited)."""
+        if not distributed or self.arguments.use_adasum:
+            optimizer.step()
+            return 0.0
+        start = time.perf_counter()
+        optimizer.synchronize()
+        waited = time.perf_counter() - start
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        return waited
+
+    def exchange(self) -> None:
+        compression = self.compression
+        wire = [compression.compress(gradient) for gradient in self.gradients]
+        handles = [
+            self.hvd.allreduce_async_(tensor, name=f"exchange.{index}", op=self.hvd.Sum)
+            for index, (tensor, _) in enumerate(wire)
+        ]
+        for handle, (_, context) in zip(handles, wire, strict=True):
+            compression.decompress(self.hvd.synchronize(handle), context)
+
+    def finish(self) -> None:
+        if self.device == "GPU":
+            torch.cuda.synchronize()

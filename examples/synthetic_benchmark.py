@@ -1,0 +1,160 @@
+"""Training speed on random images, with the flags and the output lines of Horovod's synthetic benchmarks.
+
+    sirtakirun -np 2 python examples/synthetic_benchmark.py --framework torch
+
+The speed of one process with and without Sirtaki, and the efficiency of several against one, in a single run:
+
+    sirtakirun -np 2 python examples/synthetic_benchmark.py --framework torch --compare
+
+A framework takes part by a module benchmark_<framework>.py beside this file with a class `Benchmark(arguments)`:
+
+    hvd                       the adapter, initialised, e.g. sirtaki.torch; None with --no-sirtaki
+    device                    "CPU" or "GPU"
+    threads                   the compute threads of this process
+    versions                  {"torch": "2.13.0"}
+    count_ranks()             a sum of ones over all ranks
+    dtype, wire_dtype         of the model, and of gradients while they travel
+    trainer(distributed)      -> a function that trains one batch and returns the seconds it waited for other ranks
+    exchange()                reduces the gradients of one step and does nothing else
+    finish()                  returns when the device has done all that was asked of it
+"""
+
+import argparse
+import importlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmark_report import Report, World
+from tqdm import tqdm
+
+
+def count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__.split("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    add = parser.add_argument
+    frameworks = [file.stem[len("benchmark_") :] for file in Path(__file__).parent.glob("benchmark_*.py")]
+    add("--framework", choices=sorted(set(frameworks) - {"report"}), default="torch", help="what computes")
+    add("--fp16-allreduce", action="store_true", default=False, help="gradients travel as float16")
+    add("--bf16-allreduce", action="store_true", default=False, help="gradients travel as bfloat16")
+    add("--model", default="resnet50", help="a model of torchvision, or without it a resnet")
+    add("--batch-size", type=count, default=32, help="images of one batch on one rank")
+    add("--image-size", type=count, default=224, help="height and width of an image")
+    add("--num-warmup-batches", type=count, default=10, help="batches that are not timed")
+    add("--num-batches-per-iter", type=count, default=10, help="batches of one timed iteration")
+    add("--num-iters", type=count, default=10, help="timed iterations")
+    add("--no-cuda", action="store_true", default=False, help="the CPU even where there is a GPU")
+    add("--use-adasum", action="store_true", default=False, help="combine gradients by Adasum, not by their average")
+    add("--threads", type=count, help="compute threads of one rank; as the launcher set them if not given")
+    add(
+        "--no-sirtaki",
+        action="store_true",
+        default=False,
+        help="each rank trains for itself, without Sirtaki",
+    )
+    add("--compare", action="store_true", default=False, help="iterations with and without Sirtaki in turn, as a ratio")
+    add("--json", type=Path, metavar="FILE", help="also write everything to FILE")
+    arguments = parser.parse_args(argv)
+    if arguments.fp16_allreduce and arguments.bf16_allreduce:
+        parser.error("--fp16-allreduce and --bf16-allreduce exclude each other")
+    if arguments.no_sirtaki and arguments.compare:
+        parser.error("--compare needs Sirtaki; leave out --no-sirtaki")
+    return arguments
+
+
+@dataclass
+class Iteration:
+    """One timed iteration of one rank."""
+
+    images: int
+    seconds: float
+    waited: float  # seconds of it that only waited for other ranks
+
+    @property
+    def speed(self) -> float:
+        return self.images / self.seconds
+
+
+class Run:
+    """The measuring of one process: what is timed, and in which order."""
+
+    def __init__(self, arguments: argparse.Namespace, benchmark, world: World) -> None:
+        self.arguments, self.benchmark, self.world = arguments, benchmark, world
+        self.with_sirtaki: list[Iteration] = []
+        self.without: list[Iteration] = []
+        self.alone: list[Iteration] = []
+        self.exchanges: list[float] = []
+
+    def iteration(self, train: Callable[[], float]) -> Iteration:
+        batches = self.arguments.num_batches_per_iter
+        start = time.perf_counter()
+        waited = sum(train() for _ in range(batches))
+        self.benchmark.finish()
+        return Iteration(batches * self.arguments.batch_size, time.perf_counter() - start, waited)
+
+    def measure(self) -> None:
+        """Warms up, then times every iteration; with --compare the ways take turns."""
+        train = self.benchmark.trainer(distributed=not self.arguments.no_sirtaki)
+        plain = self.benchmark.trainer(distributed=False) if self.arguments.compare else None
+        self.world.say("Running warmup...")
+        for one in filter(None, (train, plain)):
+            for _ in range(self.arguments.num_warmup_batches):
+                one()
+        self.benchmark.finish()
+        self.world.say("Running benchmark...")
+        for index in tqdm(range(self.arguments.num_iters), disable=None if self.world.leads else True, leave=False):
+            self.with_sirtaki.append(self.iteration(train))
+            device, speed = self.benchmark.device, self.with_sirtaki[-1].speed
+            self.world.say(f"Iter #{index}: {speed:.1f} img/sec per {device}")
+            if plain:
+                self.turn_without(plain)
+        self.measure_exchange()
+
+    def turn_without(self, plain: Callable[[], float]) -> None:
+        """All ranks at once without Sirtaki, then rank 0 alone while the others wait."""
+        hvd = self.benchmark.hvd
+        hvd.barrier()
+        self.without.append(self.iteration(plain))
+        hvd.barrier()
+        if hvd.size() > 1:
+            if hvd.rank() == 0:
+                self.alone.append(self.iteration(plain))
+            hvd.barrier()
+
+    def measure_exchange(self, rounds: int = 5) -> None:
+        if self.benchmark.hvd is None or self.benchmark.hvd.size() == 1:
+            return
+        for _ in range(rounds + 1):  # the first one agrees on what is exchanged, and is not counted
+            self.benchmark.hvd.barrier()
+            start = time.perf_counter()
+            self.benchmark.exchange()
+            self.benchmark.finish()
+            self.exchanges.append(time.perf_counter() - start)
+        del self.exchanges[0]
+
+
+def main(argv: list[str] | None = None) -> None:
+    arguments = parse(argv)
+    benchmark = importlib.import_module(f"benchmark_{arguments.framework}").Benchmark(arguments)
+    world = World(benchmark)
+    report = Report(arguments, benchmark, world)
+    report.print_header()
+    run = Run(arguments, benchmark, world)
+    run.measure()
+    report.collect(run)
+    report.print_result()
+    if arguments.json and world.leads:
+        arguments.json.write_text(report.to_json())
+
+
+if __name__ == "__main__":
+    main()
