@@ -27,8 +27,8 @@ def check_size(size: int) -> None:
         if number > size:
             raise SystemExit(
                 f"{name}={number} announces {number} ranks, but an allreduce of ones counts {size}. "
-                f"No speed is reported, since it would be that of separate copies. Use `sirtakirun -np {number}`, or the "
-                f"mpiexec of the MPI that `sirtakirun --check` shows."
+                f"No speed is reported, since it would be that of separate copies. Use `sirtakirun -np {number}`, "
+                f"or the mpiexec of the MPI that `sirtakirun --check` shows."
             )
 
 
