@@ -7,29 +7,36 @@ import platform
 import socket
 import statistics
 from collections import Counter
-from importlib import metadata
 from typing import Any
 
-# How launchers tell a process its rank and the number of processes of its job.
-SIZES = ("SIRTAKI_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
-RANKS = ("SIRTAKI_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")  # how launchers tell a process its rank
 
 
-def announced(names: tuple[str, ...]) -> dict[str, int]:
-    """Those of the launcher's variables that are set."""
-    values = {name: os.environ.get(name, "") for name in names}
-    return {name: int(value) for name, value in values.items() if value.isdigit()}
+def announced_first() -> bool:
+    """Whether this process is the first of those that a launcher started, or was started without one."""
+    return all(os.environ.get(name, "0") == "0" for name in RANKS)
 
 
 def check_size(size: int) -> None:
     """Ends the program where a launcher told of more ranks than have answered."""
-    for name, number in announced(SIZES).items():
-        if number > size:
-            raise SystemExit(
-                f"{name}={number} announces {number} ranks, but an allreduce of ones counts {size}. "
-                f"No speed is reported, since it would be that of separate copies. Use `sirtakirun -np {number}`, "
-                f"or the mpiexec of the MPI that `sirtakirun --check` shows."
-            )
+    from sirtaki.launchers import announced_size
+
+    variable, number = announced_size()
+    if number > size:
+        raise SystemExit(
+            f"{variable} announces {number} ranks, but an allreduce of ones counts {size}. No speed is reported, for it "
+            f"would be that of separate copies. Use `sirtakirun -np {number}`, or the mpiexec of the MPI that "
+            f"`sirtakirun --check` shows."
+        )
+
+
+def communication() -> dict[str, str]:
+    """What carries control messages and data, and the MPI behind it: version, path, abi."""
+    from sirtaki import mpi_library
+    from sirtaki.native import core
+
+    info = core.mpi_info(mpi_library.candidates())
+    return {"transport": "MPI", "data_plane": "MPI", **info, "version": info["version"].strip("\0 \n").splitlines()[0]}
 
 
 class World:
@@ -39,7 +46,7 @@ class World:
         self.hvd = benchmark.hvd
         if self.hvd is None:  # each process for itself, however many there are
             self.rank, self.size = 0, 1
-            self.leads = not any(announced(RANKS).values())
+            self.leads = announced_first()
         else:
             self.rank, self.size = self.hvd.rank(), benchmark.count_ranks()
             self.leads = self.rank == 0
@@ -91,7 +98,7 @@ class Report:
         self.world, self.device = world, benchmark.device
         versions = {**benchmark.versions, "sirtaki": None, "python": platform.python_version()}
         if benchmark.hvd:
-            versions["sirtaki"] = metadata.version("sirtaki")
+            versions["sirtaki"] = benchmark.hvd.__version__
         self.facts: dict[str, Any] = {
             "framework": arguments.framework,
             "model": arguments.model,
@@ -100,7 +107,7 @@ class Report:
             "device": benchmark.device,
             "size": world.size,
             "hosts": dict(world.hosts),
-            "communication": benchmark.hvd.communication() if benchmark.hvd else None,
+            "communication": communication() if benchmark.hvd else None,
             "dtype": benchmark.dtype,
             "wire_dtype": benchmark.wire_dtype,
             "adasum": arguments.use_adasum,
@@ -111,21 +118,20 @@ class Report:
     def print_header(self) -> None:
         facts, say = self.facts, self.world.say
         hosts = ", ".join(f"{host} ({number})" for host, number in facts["hosts"].items())
-        threads = sorted({rank["threads"] for rank in self.world.ranks})
-        if facts["communication"] is None:
-            copies = max(announced(SIZES).values(), default=1)
-            say(f"Without Sirtaki: {copies} process(es) that do not communicate; the figures are those of this one")
-        else:
+        threads = "/".join(str(number) for number in sorted({rank["threads"] for rank in self.world.ranks}))
+        if means := facts["communication"]:
             say(f"World: {facts['size']} rank(s), counted by an allreduce of ones, on {hosts}")
-            say(f"Communication: {facts['communication']}; gradients travel as {facts['wire_dtype']}")
+            say(
+                f"Transport: {means['transport']}; data plane: {means['data_plane']}; gradients as {facts['wire_dtype']}"
+            )
+            say(f"MPI: {means['version']}, {means['path']}")
+        else:
+            say("Without Sirtaki: each process trains for itself; these are the figures of the first one")
         say("Versions: " + ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if version))
-        say(f"Compute: {facts['dtype']}, {'/'.join(map(str, threads))} thread(s) a rank")
+        say(f"Compute: {facts['dtype']}, {threads} thread(s) a rank")
         say(*self.world.crowded())
-        say(
-            f"Model: {facts['model']}",
-            f"Batch size: {facts['batch_size']}",
-            f"Number of {self.device}s: {facts['size']}",
-        )
+        say(f"Model: {facts['model']}", f"Batch size: {facts['batch_size']}")
+        say(f"Number of {self.device}s: {facts['size']}")
 
     def collect(self, run) -> None:
         """Gathers every rank's iterations; all ranks must call it."""

@@ -8,7 +8,6 @@ import platform
 import random
 import socket
 from collections.abc import Callable
-from importlib import metadata
 
 import resnet
 import torch
@@ -40,8 +39,7 @@ def start(comm: MPI.Comm) -> dict[str, str]:
     return {
         "Ranks": f"{comm.size} on {len(set(hosts))} host(s), {torch.get_num_threads()} thread(s) each",
         "MPI": MPI.Get_library_version().splitlines()[0].strip("\0 "),
-        "Versions": f"sirtaki {metadata.version('sirtaki')}, torch {torch.__version__}, "
-        f"Python {platform.python_version()}",
+        "Versions": f"sirtaki {hvd.__version__}, torch {torch.__version__}, Python {platform.python_version()}",
     }
 
 

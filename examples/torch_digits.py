@@ -75,9 +75,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=32, help="examples of one step on all ranks together")
     parser.add_argument("--lr", type=float, default=0.05)
-    parser.add_argument(
-        "--float64", action="store_true", help="then any number of ranks gives the same losses"
-    )
+    parser.add_argument("--float64", action="store_true", help="then any number of ranks gives the same losses")
     arguments = parser.parse_args(argv)
     if arguments.epochs < 1:
         parser.error(f"--epochs must be at least 1, got {arguments.epochs}")
