@@ -26,7 +26,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmark_report import Report, World
+from synthetic_report import Report
+from synthetic_world import World
 from tqdm import tqdm
 
 
@@ -43,7 +44,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     )
     add = parser.add_argument
     frameworks = [file.stem[len("benchmark_") :] for file in Path(__file__).parent.glob("benchmark_*.py")]
-    add("--framework", choices=sorted(set(frameworks) - {"report"}), default="torch", help="what computes")
+    add("--framework", choices=sorted(frameworks), default="torch", help="what computes")
     add("--fp16-allreduce", action="store_true", default=False, help="gradients travel as float16")
     add("--bf16-allreduce", action="store_true", default=False, help="gradients travel as bfloat16")
     add("--model", default="resnet50", help="a model of torchvision, or without it a resnet")

@@ -1,33 +1,12 @@
-"""What synthetic_benchmark.py says and writes: who takes part, the figures, and where each rank's time went."""
+"""What synthetic_benchmark.py says and writes: the header, the figures, and where each rank's time went."""
 
 import argparse
 import json
-import os
 import platform
-import socket
 import statistics
-from collections import Counter
 from typing import Any
 
-RANKS = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")  # how launchers tell a process its rank
-
-
-def announced_first() -> bool:
-    """Whether this process is the first of those that a launcher started, or was started without one."""
-    return all(os.environ.get(name, "0") == "0" for name in RANKS)
-
-
-def check_size(size: int) -> None:
-    """Ends the program where a launcher told of more ranks than have answered."""
-    from sirtaki.launchers import announced_size
-
-    variable, number = announced_size()
-    if number > size:
-        raise SystemExit(
-            f"{variable} announces {number} ranks, but an allreduce of ones counts {size}. No speed is reported, for it "
-            f"would be that of separate copies. Use `sirtakirun -np {number}`, or the mpiexec of the MPI that "
-            f"`sirtakirun --check` shows."
-        )
+from synthetic_world import World
 
 
 def communication() -> dict[str, str]:
@@ -37,45 +16,6 @@ def communication() -> dict[str, str]:
 
     info = core.mpi_info(mpi_library.candidates())
     return {"transport": "MPI", "data_plane": "MPI", **info, "version": info["version"].strip("\0 \n").splitlines()[0]}
-
-
-class World:
-    """The ranks that answered, and which of them speaks."""
-
-    def __init__(self, benchmark) -> None:
-        self.hvd = benchmark.hvd
-        if self.hvd is None:  # each process for itself, however many there are
-            self.rank, self.size = 0, 1
-            self.leads = announced_first()
-        else:
-            self.rank, self.size = self.hvd.rank(), benchmark.count_ranks()
-            self.leads = self.rank == 0
-            check_size(self.size)
-        cores = sorted(os.sched_getaffinity(0))
-        facts = {"rank": self.rank, "host": socket.gethostname(), "threads": benchmark.threads, "cores": cores}
-        self.ranks = self.gather(facts)
-        self.hosts = Counter(rank["host"] for rank in self.ranks)
-
-    def gather(self, facts: Any) -> list[Any]:
-        """What each rank gave, by rank."""
-        return self.hvd.allgather_object(facts) if self.hvd else [facts]
-
-    def say(self, *lines: str) -> None:
-        if self.leads and lines:
-            print(*lines, sep="\n", flush=True)
-
-    def crowded(self) -> list[str]:
-        """A note for each host whose ranks have more compute threads than cores."""
-        notes = []
-        for host, ranks in self.hosts.items():
-            here = [rank for rank in self.ranks if rank["host"] == host]
-            threads, cores = sum(rank["threads"] for rank in here), len(set().union(*(rank["cores"] for rank in here)))
-            if threads > cores:
-                notes.append(
-                    f"Note: {ranks} rank(s) with {threads} threads in all share {cores} core(s) of {host}; "
-                    f"they slow each other down, whatever the communication costs."
-                )
-        return notes
 
 
 def mean_and_confidence(values: list[float]) -> dict[str, float]:
@@ -121,14 +61,12 @@ class Report:
         threads = "/".join(str(number) for number in sorted({rank["threads"] for rank in self.world.ranks}))
         if means := facts["communication"]:
             say(f"World: {facts['size']} rank(s), counted by an allreduce of ones, on {hosts}")
-            say(
-                f"Transport: {means['transport']}; data plane: {means['data_plane']}; gradients as {facts['wire_dtype']}"
-            )
+            say(f"Transport: {means['transport']}; data plane: {means['data_plane']}")
             say(f"MPI: {means['version']}, {means['path']}")
         else:
             say("Without Sirtaki: each process trains for itself; these are the figures of the first one")
         say("Versions: " + ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if version))
-        say(f"Compute: {facts['dtype']}, {threads} thread(s) a rank")
+        say(f"Compute: {facts['dtype']}, {threads} thread(s) a rank; gradients travel as {facts['wire_dtype']}")
         say(*self.world.crowded())
         say(f"Model: {facts['model']}", f"Batch size: {facts['batch_size']}")
         say(f"Number of {self.device}s: {facts['size']}")
