@@ -1,0 +1,157 @@
+"""`sirtakirun --check`: what is there, and for what is missing, why, in the words of whoever knows."""
+
+import concurrent.futures
+import ctypes
+import glob
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+
+from sirtaki import mpi_library
+from sirtaki.version import __version__
+
+_FRAMEWORKS = ("torch", "tensorflow", "keras", "jax")
+_DISTRIBUTIONS = {"tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu", "intel-tensorflow")}
+_IMPORT_SECONDS = 120
+_INDENT = 16
+
+
+def main() -> int:
+    """Prints the table. Returns 0 also when things are missing: the table says so."""
+    with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:  # each import is a process of its own
+        frameworks = {name: pool.submit(_package, name) for name in _FRAMEWORKS}
+        rows: list[tuple[str, Callable[[], str]]] = [
+            ("Sirtaki", lambda: f"{__version__} in {os.path.dirname(mpi_library.__file__)}"),
+            ("Python", lambda: f"{sys.version.split()[0]}, {sys.executable}"),
+            *((name, future.result) for name, future in frameworks.items()),
+            ("MPI", _mpi),
+            ("mpiexec", _mpiexec),
+            ("srun", lambda: shutil.which("srun") or "not in PATH"),
+            ("mpi4py", _mpi4py),
+            ("compiled core", _core),
+            ("GPUs", _gpus),
+            ("NCCL", _nccl),
+        ]
+        for name, tell in rows:
+            print(f"{name + ':':{_INDENT}}{_told(tell)}", flush=True)
+    return 0
+
+
+def _told(tell: Callable[[], str]) -> str:
+    try:
+        text = tell()
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+    return text.strip().replace("\n", "\n" + " " * _INDENT)
+
+
+def _package(name: str) -> str:
+    """Its version, and its own words if importing it (in a process of its own) fails."""
+    version = _version(name)
+    if version is None:
+        if importlib.util.find_spec(name) is None:
+            return "not installed"
+        version = "(unknown version)"
+    command = [sys.executable, "-c", f"import {name}"]
+    environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, stdin=subprocess.DEVNULL, timeout=_IMPORT_SECONDS, env=environ
+        )
+    except subprocess.TimeoutExpired:
+        return f"{version}, but importing it took more than {_IMPORT_SECONDS} s"
+    if done.returncode == 0:
+        return version
+    words = done.stderr.decode(errors="replace").strip().splitlines()
+    reason = "\n".join(words[-3:]) or f"exit code {done.returncode} and no words"
+    return f"{version} is installed, but `import {name}` fails:\n{reason}"
+
+
+def _version(name: str) -> str | None:
+    for distribution in _DISTRIBUTIONS.get(name, (name,)):
+        try:
+            return importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _mpi() -> str:
+    try:
+        library = mpi_library.find()
+    except (mpi_library.MpiNotFoundError, ValueError) as error:
+        return f"missing: {error}"
+    try:
+        from sirtaki import _core
+    except ImportError:
+        return f"{library.path} ({library.reason})\n{_dlopen(library.path) or 'it loads'}; no version: no compiled core"
+    try:
+        info = _core.mpi_info(mpi_library.candidates())
+    except Exception as error:
+        return f"{library.path} ({library.reason}), but it does not load:\n{error}"
+    return f"{info['path']} ({library.reason})\n{info['version'].splitlines()[0]}, ABI: {info['abi']}"
+
+
+def _mpiexec() -> str:
+    library = mpi_library.find()
+    if library.mpiexec is None:
+        return f"missing: none belongs to {library.path}, neither beside it nor in PATH"
+    kind, words = mpi_library.flavour(library.mpiexec)
+    return f"{library.mpiexec} ({kind}: {words})"
+
+
+def _mpi4py() -> str:
+    version = _version("mpi4py")
+    return version or "not installed (sirtaki.init(comm=...) with its communicators needs it)"
+
+
+def _core() -> str:
+    spec = importlib.util.find_spec("sirtaki._core")
+    if spec is None:
+        return "missing: this Sirtaki was never built; install it with pip"
+    try:
+        from sirtaki import _core
+    except ImportError as error:
+        return f"{spec.origin} does not load:\n{error}"
+    return str(_core.__file__)
+
+
+def _gpus() -> str:
+    words = _dlopen("libcuda.so.1")
+    if words:
+        return f"none usable: {words}"
+    tool = shutil.which("nvidia-smi")
+    if not tool:
+        return "the CUDA driver loads; no nvidia-smi in PATH to list the GPUs"
+    done = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=60)
+    return (done.stdout + done.stderr).strip() or "the CUDA driver loads; nvidia-smi lists no GPU"
+
+
+def _nccl() -> str:
+    """The wheel's file first: that is the one that torch loads."""
+    files = [f for place in sys.path for f in glob.glob(os.path.join(place, "nvidia", "nccl", "lib", "libnccl.so.2"))]
+    for name in (*files, "libnccl.so.2"):
+        words = _dlopen(name)
+        if not words:
+            return f"{_nccl_version(name)}, {name}"
+    return f"none: {words}"
+
+
+def _nccl_version(name: str) -> str:
+    number = ctypes.c_int()
+    ctypes.CDLL(name).ncclGetVersion(ctypes.byref(number))
+    base = 10000 if number.value >= 10000 else 1000
+    return f"{number.value // base}.{number.value % base // 100}.{number.value % 100}"
+
+
+def _dlopen(name: str) -> str:
+    """The loader's words, or "" when it loads."""
+    try:
+        ctypes.CDLL(name, mode=os.RTLD_LAZY | os.RTLD_LOCAL)
+    except OSError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,170 @@
+"""The command line of sirtakirun: every flag that horovodrun has, under the same name and type.
+
+A flag whose feature is not there yet is refused by name; one that asks for what holds anyway, as --no-autotune, is taken.
+"""
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from sirtaki.launch import config_file, tuning
+
+_EPILOG = """\
+Everything after the options is the program and its arguments, which reach each rank byte for byte. The ranks read
+nothing: stdin is /dev/null. The exit code is that of the first rank that failed, 128 + n when a signal n ended it.
+SIRTAKI_MPI chooses another MPI: a libmpi*.so file, a prefix directory, or one of the words openmpi and mpich.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """`words`: how many words each option takes after it."""
+
+    words: dict[str, int]
+
+    def add(self, group: Any, *names: str, **details: Any) -> None:
+        action = group.add_argument(*names, **details)
+        nargs = 1 if action.nargs is None else int(action.nargs)
+        self.words.update(dict.fromkeys(action.option_strings, nargs))
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"sirtakirun: {message}\n(sirtakirun --help lists the options)\n")
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Reads flags and config file. Exits with code 2 and a message when something is wrong.
+
+    In the result, `command` is the list of words after the options, and `environ` the variables that tuning flags set.
+    """
+    parser = _parser()
+    count = _words_of_options(parser, argv)
+    options = parser.parse_args(argv[:count])
+    options.command = list(argv[count:])
+    if options.command[:1] == ["--"]:
+        del options.command[0]
+    try:
+        if options.config_file:
+            _add_config_file(options)
+        tuning.refuse_missing(options)
+        tuning.check(options)
+        options.environ = tuning.environment(options)
+    except (ValueError, OSError) as error:
+        parser.error(str(error))
+    return options
+
+
+def _add_config_file(options: argparse.Namespace) -> None:
+    for name, value in config_file.read(options.config_file).items():
+        decided = options.use_mpi if name == "use_gloo" else getattr(options, name)
+        if decided is None:
+            setattr(options, name, value)
+
+
+def ranks(options: argparse.Namespace) -> int:
+    """The number of ranks asked for. Exits with code 2 when there is none, or no command."""
+    if options.num_proc is None:
+        _parser().error("how many ranks? give -np N, for example: sirtakirun -np 2 python train.py")
+    if not options.command:
+        _parser().error(f"run what? give a command, for example: sirtakirun -np {options.num_proc} python train.py")
+    return int(options.num_proc)
+
+
+def _words_of_options(parser: _Parser, argv: Sequence[str]) -> int:
+    """How many words at the beginning are options: the rest is the user's, and argparse must not touch it."""
+    at = 0
+    while at < len(argv) and argv[at].startswith("-") and argv[at] != "--":
+        at += 1 + parser.words.get(argv[at], 0)
+    return min(at, len(argv))
+
+
+def _positive(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return number
+
+
+class _Interfaces(argparse.Action):
+    def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
+        names = [name.strip() for name in str(values).split(",") if name.strip()]
+        if not names:
+            parser.error(f"{option_string} {values!r}: no interface named")
+        setattr(namespace, self.dest, sorted({*(getattr(namespace, self.dest) or ()), *names}))
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="sirtakirun",
+        description="Runs a program as N ranks of one job, through the mpiexec of the MPI in use.",
+        usage="sirtakirun -np N [-H h1:n,h2:n] [options] command [argument ...]",
+        epilog=_EPILOG,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    parser.words = {}
+    _add_main(parser)
+    _add_hosts(parser)
+    _add_mpi(parser)
+    tuning.add_flags(parser, parser.add)
+    return parser
+
+
+def _add_main(parser: _Parser) -> None:
+    add, switch = parser.add, "store_true"
+    add(parser, "-h", "--help", action="help", help="print this text")
+    add(parser, "-v", "--version", action=switch, help="print the version")
+    add(parser, "-np", "--num-proc", type=_positive, metavar="N", help="number of ranks")
+    add(parser, "-cb", "--check-build", "--check", action=switch, dest="check_build", help="print what is there")
+    add(parser, "--verbose", action=switch, help="print the command line of mpiexec, and all that it says")
+    add(parser, "--disable-cache", action=switch, help="accepted: nothing about hosts is ever cached")
+    words = "seconds until all ranks must have started (SIRTAKI_START_TIMEOUT, else 30)"
+    add(parser, "--start-timeout", type=_positive, metavar="S", help=words)
+    add(parser, "--config-file", metavar="FILE", help="YAML file with tuning options; flags given here win")
+    words = "also write DIR/rank.N/stdout and stderr, on the rank's host"
+    add(parser, "--output-filename", metavar="DIR", help=words)
+
+
+def _add_hosts(parser: _Parser) -> None:
+    add = parser.add
+    where = parser.add_argument_group("hosts (without them all ranks run here, as many as you ask for)")
+    which = where.add_mutually_exclusive_group()
+    add(which, "-H", "--hosts", metavar="h1:n,h2:n", help="hosts and their slots")
+    add(which, "-hostfile", "--hostfile", metavar="FILE", help="file with lines 'host slots=n'")
+    add(which, "--host-discovery-script", metavar="SCRIPT", help=argparse.SUPPRESS)
+    add(where, "-p", "--ssh-port", type=_positive, metavar="N", help="port of sshd on the hosts")
+    add(where, "-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
+    names = ("--network-interfaces", "--network-interface")
+    add(where, *names, dest="nics", action=_Interfaces, metavar="a,b", help="network interfaces to use between hosts")
+
+
+def _add_mpi(parser: _Parser) -> None:
+    add, switch = parser.add, {"action": "store_true", "default": None}
+    group = parser.add_argument_group("MPI")
+    which = group.add_mutually_exclusive_group()
+    add(which, "--mpi", dest="use_mpi", help="accepted: MPI is what there is", **switch)
+    add(which, "--gloo", dest="use_gloo", help=argparse.SUPPRESS, **switch)
+    add(which, "--jsrun", dest="use_jsrun", help=argparse.SUPPRESS, **switch)
+    words = "auto: srun inside a Slurm allocation, else the mpiexec of the MPI in use"
+    add(group, "--launcher", choices=("auto", "mpiexec", "srun"), default="auto", help=words)
+    add(group, "--mpi-args", metavar="ARGS", help="further arguments for mpiexec or srun, as one word")
+    add(group, "--binding-args", metavar="ARGS", help="arguments for binding, in place of 'do not bind'")
+    add(group, "--tcp", dest="tcp_flag", help=argparse.SUPPRESS, **switch)
+
+
+def start_timeout(options: argparse.Namespace) -> float:
+    """Seconds, from the flag, else SIRTAKI_START_TIMEOUT or HOROVOD_START_TIMEOUT, else 30. Raises ValueError."""
+    if options.start_timeout is not None:
+        return float(options.start_timeout)
+    for name in ("SIRTAKI_START_TIMEOUT", "HOROVOD_START_TIMEOUT"):
+        if text := os.environ.get(name):
+            try:
+                seconds = float(text)
+            except ValueError:
+                seconds = -1.0
+            if seconds <= 0:
+                raise ValueError(f"{name}={text!r} is not a positive number of seconds")
+            return seconds
+    return 30.0

@@ -1,0 +1,82 @@
+"""Finding and ending what runs below a process of ours (Linux), with the standard library alone.
+
+A subreaper inherits the orphans among its descendants, so everything that a program started, in whatever session or
+process group, stays in the tree below it and can be found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def become_subreaper() -> None:
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(number: int, parent: int) -> None:
+    """Called in a new child: the kernel sends it this signal when `parent` is gone, also when it is gone already."""
+    _prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), number)
+
+
+def descendants(root: int) -> list[int]:
+    """The living processes below `root`, children before grandchildren; zombies do not count."""
+    children: dict[int, list[int]] = {}
+    dead = set()
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                state, parent = file.read().rpartition(b")")[2].split()[:2]
+        except OSError:
+            continue  # gone meanwhile
+        children.setdefault(int(parent), []).append(int(name))
+        if state in (b"Z", b"X"):
+            dead.add(int(name))
+    found = list(children.get(root, ()))
+    for pid in found:
+        found.extend(children.get(pid, ()))
+    return [pid for pid in found if pid not in dead]
+
+
+def send(pids: list[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def kill_descendants(root: int, reap: Callable[[], object], seconds: float = 3.0) -> list[int]:
+    """Kills until nothing lives below `root`, new arrivals included. Returns what outlived the time given."""
+    deadline = time.monotonic() + seconds
+    while alive := descendants(root):
+        if time.monotonic() > deadline:
+            return alive
+        send(alive, signal.SIGKILL)
+        reap()
+        time.sleep(0.01)
+    reap()
+    return []
+
+
+def reap_orphans() -> None:
+    """Takes the exit codes of all children that have ended; for callers that keep no code of their own."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}, {value}): {os.strerror(number)}")

@@ -1,0 +1,65 @@
+"""Starts the user's program for a rank, with its output in pipes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from typing import NoReturn
+
+from . import processes
+from .spec import Spec, program_environment
+
+_WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+def start(spec: Spec, inherited: list[int]) -> tuple[int, int, int]:
+    """Returns the program's pid and the ends to read of its stdout and stderr.
+
+    Only the main thread may call it: the program dies with the calling thread. The descriptors in `inherited`, which
+    mpiexec gave for the program, are closed here once the program has them.
+    """
+    out, out_end = os.pipe()
+    err, err_end = os.pipe()
+    environ = program_environment(spec, os.environb, len(os.sched_getaffinity(0)))
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _become(spec, parent, (out_end, err_end), environ)
+    for descriptor in (out_end, err_end, *inherited):
+        os.close(descriptor)
+    for descriptor in (out, err):
+        os.set_blocking(descriptor, False)
+    return pid, out, err
+
+
+def _become(spec: Spec, parent: int, ends: tuple[int, int], environ: dict[bytes, bytes]) -> NoReturn:
+    """In the new child: a process group of its own, and nothing of this interpreter's habits."""
+    code = 126
+    try:
+        os.setpgid(0, 0)
+        signal.set_wakeup_fd(-1)
+        for number in (*_WATCHED, *_IGNORED_BY_PYTHON):
+            signal.signal(number, signal.SIG_DFL)
+        processes.die_with_parent(signal.SIGKILL, parent)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for target, source in enumerate((nothing, *ends)):
+            os.dup2(source, target)
+        os.chdir(spec.cwd)
+        os.execvpe(spec.command[0], spec.command, environ)
+    except FileNotFoundError as error:
+        code = 127
+        _say(spec, error)
+    except (OSError, ValueError) as error:
+        _say(spec, error)
+    finally:
+        os._exit(code)
+
+
+def _say(spec: Spec, error: OSError | ValueError) -> None:
+    what = f"cannot start {os.fsdecode(spec.command[0])!r} on {socket.gethostname()}"
+    if getattr(error, "filename", None) == spec.cwd:
+        what += f" in directory {os.fsdecode(spec.cwd)!r}"
+    words = getattr(error, "strerror", None) or str(error)
+    os.write(2, f"sirtakirun: {what}: {words}\n".encode(errors="surrogateescape"))

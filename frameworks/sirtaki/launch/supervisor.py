@@ -1,0 +1,277 @@
+"""The inner process of a worker: starts the user's program, forwards its output, reports its end, ends what it left."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import time
+
+from . import channel, processes, program
+from .spec import Spec
+
+_READ_BYTES = 1 << 16
+_HELD_BYTES = 1 << 19  # more output than this waiting for the launcher: the program waits
+_ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+# When mpiexec ends the job because this rank called MPI_Abort, the rank needs a moment to leave with its own exit code.
+_PATIENCE_WITH_ABORT = 0.2
+_LOOK_AGAIN = 0.05  # seconds, only between the end of a program and the end of processes that it left running
+_NEVER = float("inf")
+
+
+class Supervisor:
+    """Runs one rank's program; everything happens in `run`, in one thread.
+
+    `inherited`: descriptors that mpiexec gave for the program; closed here once the program has them.
+    """
+
+    def __init__(self, spec: Spec, rank: int, connection: socket.socket, inherited: list[int]) -> None:
+        self._spec = spec
+        self._rank = rank
+        self._inherited = inherited
+        self._connection: socket.socket | None = connection
+        self._outgoing = bytearray()
+        self._incoming = channel.Frames()
+        self._selector = selectors.PollSelector()
+        self._pipes: dict[int, tuple[int, int]] = {}  # read end -> (kind of frame, file of --output-filename or -1)
+        self._reading = True
+        self._child = 0
+        self._exit_code: int | None = None
+        self._clean = False  # the program and all it started are gone
+        self._signalled = False  # the program was told to end before it did
+        self._ask_at = _NEVER
+        self._kill_at = _NEVER
+        self._give_up_at = _NEVER
+
+    def run(self) -> int:
+        """Until the program and all it started are gone and its output is delivered. Returns an exit code."""
+        connection = self._connection
+        assert connection is not None
+        connection.setblocking(False)
+        self._selector.register(connection, selectors.EVENT_READ, self._on_connection)
+        wake = self._watch_signals()
+        self._selector.register(wake, selectors.EVENT_READ, self._on_signal)
+        self._send(channel.HELLO, {"rank": self._rank, "host": socket.gethostname(), "pid": os.getpid()})
+        self._start_program()
+        while not self._finished():
+            self._wait()
+        code = self._exit_code or 0
+        return code if code >= 0 else 128 - code
+
+    # ---- starting -------------------------------------------------------------------------------------------------
+
+    def _watch_signals(self) -> socket.socket:
+        receive, send = socket.socketpair()
+        receive.setblocking(False)
+        send.setblocking(False)
+        self._wake = send  # kept open
+        for number in (*_ASKED, signal.SIGCHLD):
+            signal.signal(number, lambda number, frame: None)
+        signal.set_wakeup_fd(send.fileno(), warn_on_full_buffer=False)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        return receive
+
+    def _start_program(self) -> None:
+        self._child, out, err = program.start(self._spec, self._inherited)
+        for pipe, kind, name in ((out, channel.OUT, "stdout"), (err, channel.ERR, "stderr")):
+            self._pipes[pipe] = (kind, self._output_file(name))
+            self._selector.register(pipe, selectors.EVENT_READ, self._on_pipe)
+
+    def _output_file(self, name: str) -> int:
+        if not self._spec.output:
+            return -1
+        width = len(str(self._spec.size - 1))
+        directory = os.path.join(self._spec.output, b"rank.%0*d" % (width, self._rank))
+        os.makedirs(directory, exist_ok=True)
+        return os.open(os.path.join(directory, name.encode()), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+
+    # ---- waiting --------------------------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        deadline = min(self._ask_at, self._kill_at)
+        if self._exit_code is not None and not self._clean:
+            deadline = min(deadline, time.monotonic() + _LOOK_AGAIN)
+        timeout = None if deadline == _NEVER else max(0.0, deadline - time.monotonic())
+        for key, events in self._selector.select(timeout):
+            key.data(key.fileobj, events)
+        now = time.monotonic()
+        if now >= self._ask_at:
+            self._ask_at = _NEVER
+            self._tell_program(signal.SIGTERM)
+        if now >= self._kill_at:
+            self._kill_at = _NEVER
+            self._kill()
+        if self._exit_code is not None and not self._clean:
+            self._end_leftovers()
+
+    def _finished(self) -> bool:
+        return self._clean and not self._outgoing
+
+    def _on_signal(self, wake: socket.socket, events: int) -> None:
+        try:
+            numbers = wake.recv(1024)
+        except BlockingIOError:
+            return
+        if signal.SIGCHLD in numbers:
+            self._reap()
+        if any(number in numbers for number in _ASKED) and self._kill_at == _NEVER:
+            self._ask_at = time.monotonic() + _PATIENCE_WITH_ABORT
+            self._kill_at = self._ask_at + self._spec.grace
+
+    def _on_connection(self, connection: socket.socket, events: int) -> None:
+        if events & selectors.EVENT_WRITE:
+            self._flush()
+        if not events & selectors.EVENT_READ or self._connection is None:
+            return
+        try:
+            data = connection.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._launcher_is_gone()
+            return
+        for kind, payload in self._incoming.feed(data):
+            if kind == channel.END:
+                self._on_end(payload[0])
+
+    def _on_end(self, number: int) -> None:
+        if number == signal.SIGKILL:
+            self._outgoing.clear()  # the launcher does not wait for it any more
+            self._kill()
+            return
+        self._kill_at = min(self._kill_at, time.monotonic() + self._spec.grace)
+        self._tell_program(number)
+
+    def _launcher_is_gone(self) -> None:
+        self._disconnect()
+        if self._spec.directory:
+            shutil.rmtree(self._spec.directory, ignore_errors=True)
+        self._kill_at = min(self._kill_at, time.monotonic() + self._spec.grace)
+        self._tell_program(signal.SIGTERM)
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._selector.unregister(self._connection)
+            self._connection.close()
+            self._connection = None
+        self._outgoing.clear()
+        self._resume()
+
+    # ---- ending ---------------------------------------------------------------------------------------------------
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._child:
+                self._exit_code = os.waitstatus_to_exitcode(status)
+                for pipe in list(self._pipes):
+                    self._on_pipe(pipe, selectors.EVENT_READ)  # what it wrote last goes before the news of its end
+                asked = self._ask_at != _NEVER
+                self._send(channel.EXIT, {"code": self._exit_code, "ended": self._signalled, "asked": asked})
+
+    def _tell_program(self, number: int) -> None:
+        """Sends the signal to the program's process group, as a terminal would."""
+        if self._exit_code is None:
+            self._signalled = True
+            try:
+                os.killpg(self._child, number)
+            except (ProcessLookupError, PermissionError):  # it has not called setpgid yet, or is a zombie
+                processes.send([self._child], number)
+
+    def _kill(self) -> None:
+        if self._exit_code is None:
+            self._signalled = True
+        processes.kill_descendants(os.getpid(), self._reap)
+
+    def _end_leftovers(self) -> None:
+        """After the program's end: asks what it left running to end, kills it after the grace; then the pipes close."""
+        left = processes.descendants(os.getpid())
+        if left and self._give_up_at == _NEVER:
+            processes.send(left, signal.SIGTERM)
+            self._kill_at = min(self._kill_at, time.monotonic() + self._spec.grace)
+            self._give_up_at = time.monotonic() + self._spec.grace + 3.0
+        if not left or time.monotonic() > self._give_up_at:
+            for pipe in list(self._pipes):
+                while self._on_pipe(pipe, selectors.EVENT_READ):
+                    pass
+                self._close_pipe(pipe)
+            self._clean = True
+
+    # ---- output ---------------------------------------------------------------------------------------------------
+
+    def _on_pipe(self, pipe: int, events: int) -> bool:
+        """Forwards what is there; False when there was nothing."""
+        if pipe not in self._pipes:
+            return False
+        try:
+            data = os.read(pipe, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._close_pipe(pipe)
+            return False
+        kind, file = self._pipes[pipe]
+        self._write_file(file, data)
+        self._send(kind, data)
+        return True
+
+    def _write_file(self, file: int, data: bytes) -> None:
+        view = memoryview(data)
+        while file >= 0 and view:
+            view = view[os.write(file, view) :]
+
+    def _close_pipe(self, pipe: int) -> None:
+        if pipe in self._pipes:
+            if self._reading:
+                self._selector.unregister(pipe)
+            file = self._pipes.pop(pipe)[1]
+            os.close(pipe)
+            if file >= 0:
+                os.close(file)
+
+    def _send(self, kind: int, content: bytes | dict[str, object]) -> None:
+        if self._connection is None:
+            return
+        self._outgoing += channel.frame(kind, content if isinstance(content, bytes) else json.dumps(content).encode())
+        self._flush()
+
+    def _flush(self) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            while self._outgoing:
+                del self._outgoing[: connection.send(self._outgoing)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._launcher_is_gone()
+            return
+        interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outgoing else 0)
+        self._selector.modify(connection, interest, self._on_connection)
+        if len(self._outgoing) > _HELD_BYTES:
+            self._pause()
+        else:
+            self._resume()
+
+    def _pause(self) -> None:
+        if self._reading:
+            self._reading = False
+            for pipe in self._pipes:
+                self._selector.unregister(pipe)
+
+    def _resume(self) -> None:
+        if not self._reading:
+            self._reading = True
+            for pipe in self._pipes:
+                self._selector.register(pipe, selectors.EVENT_READ, self._on_pipe)

@@ -1,0 +1,161 @@
+"""Flags that tune the core: each sets one SIRTAKI_* variable for the ranks. And flags of features still to come."""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
+
+
+@dataclass(frozen=True)
+class _Number:
+    """A flag with a number that must be 0 or more, and the variable it sets (multiplied by `unit`)."""
+
+    flag: str
+    variable: str
+    help: str
+    type: Callable[[str], Any] = int
+    unit: int = 1
+
+    @property
+    def dest(self) -> str:
+        return self.flag[2:].replace("-", "_")
+
+
+_NUMBERS = (
+    _Number("--fusion-threshold-mb", "FUSION_THRESHOLD", "size of fused batches, in MiB; 0: no fusion", int, 1 << 20),
+    _Number("--cycle-time-ms", "CYCLE_TIME", "exported; the core is woken by work and waits for no cycle", float),
+    _Number("--cache-capacity", "CACHE_CAPACITY", "entries of the response cache; 0: none"),
+    _Number("--stall-check-warning-time-seconds", "STALL_CHECK_TIME_SECONDS", "until a late rank is named"),
+    _Number("--stall-check-shutdown-time-seconds", "STALL_SHUTDOWN_TIME_SECONDS", "until the job ends; 0: never"),
+    _Number("--thread-affinity", "THREAD_AFFINITY", "core for the background thread"),
+)
+# Two flags for one variable: the names, the variable, and its value for the first and for the second flag.
+_PAIRS = (
+    ("stall_check", ("--stall-check", "--no-stall-check"), "STALL_CHECK_DISABLE", ("0", "1")),
+    (
+        "mpi_threads_disable",
+        ("--mpi-threads-disable", "--no-mpi-threads-disable"),
+        "MPI_THREADS_DISABLE",
+        ("1", "0"),
+    ),
+)
+# What is not there yet: dest, flags, type (None: a switch), and what it belongs to.
+_MISSING = (
+    ("min_num_proc", ("--min-np", "--min-num-proc"), int, "elastic jobs"),
+    ("max_num_proc", ("--max-np", "--max-num-proc"), int, "elastic jobs"),
+    ("slots", ("--slots-per-host",), int, "elastic jobs"),
+    ("elastic_timeout", ("--elastic-timeout",), int, "elastic jobs"),
+    ("reset_limit", ("--reset-limit",), int, "elastic jobs"),
+    ("cooldown_range", ("--blacklist-cooldown-range",), int, "elastic jobs"),
+    ("hierarchical_allreduce", ("--hierarchical-allreduce",), None, "hierarchical allreduce"),
+    ("hierarchical_allgather", ("--hierarchical-allgather",), None, "hierarchical allgather"),
+    ("torus_allreduce", ("--torus-allreduce",), None, "torus allreduce"),
+    ("autotune", ("--autotune",), None, "autotuning"),
+    ("autotune_log_file", ("--autotune-log-file",), str, "autotuning"),
+    ("autotune_warmup_samples", ("--autotune-warmup-samples",), int, "autotuning"),
+    ("autotune_steps_per_sample", ("--autotune-steps-per-sample",), int, "autotuning"),
+    ("autotune_bayes_opt_max_samples", ("--autotune-bayes-opt-max-samples",), int, "autotuning"),
+    ("autotune_gaussian_process_noise", ("--autotune-gaussian-process-noise",), float, "autotuning"),
+    ("timeline_filename", ("--timeline-filename",), str, "the timeline"),
+    ("timeline_mark_cycles", ("--timeline-mark-cycles",), None, "the timeline"),
+    ("gloo_timeout_seconds", ("--gloo-timeout-seconds",), int, "gloo"),
+    ("num_nccl_streams", ("--num-nccl-streams",), int, "NCCL"),
+)
+# Declared with the flags they exclude.
+_MISSING_ELSEWHERE = (
+    ("host_discovery_script", ("--host-discovery-script",), "elastic jobs"),
+    ("use_gloo", ("--gloo",), "gloo"),
+    ("use_jsrun", ("--jsrun",), "jsrun"),
+    ("tcp_flag", ("--tcp",), "Spectrum MPI"),
+)
+
+
+def add_flags(parser: argparse.ArgumentParser, add: Callable[..., None]) -> None:
+    """Adds all flags of this module; `add(group, ...)` is called for each."""
+    group = parser.add_argument_group("tuning (each sets a SIRTAKI_* variable for the ranks)")
+    for number in _NUMBERS:
+        metavar = "F" if number.type is float else "N"
+        add(group, number.flag, type=number.type, metavar=metavar, help=number.help)
+    for dest, (first, second), variable, _ in _PAIRS:
+        pair = group.add_mutually_exclusive_group()
+        add(pair, first, dest=dest, action="store_true", default=None, help=f"or {second}: sets SIRTAKI_{variable}")
+        add(pair, second, dest=dest, action="store_false", default=None, help=argparse.SUPPRESS)
+    _add_log(group, add)
+    missing = parser.add_argument_group("not available in this version (refused by name)")
+    for dest, flags, kind, what in _MISSING:
+        _add_missing(missing, add, dest, flags, kind, what)
+
+
+def _add_log(group: Any, add: Callable[..., None]) -> None:
+    add(group, "--log-level", type=str.upper, choices=_LEVELS, help="SIRTAKI_LOG_LEVEL")
+    stamps = group.add_mutually_exclusive_group()
+    for flag, hidden in (("--log-with-timestamp", False), ("--no-log-hide-timestamp", True)):
+        words = argparse.SUPPRESS if hidden else "time in the core's messages"
+        add(stamps, flag, dest="log_with_timestamp", action="store_true", default=None, help=words)
+    for flag, hidden in (("--log-without-timestamp", False), ("--log-hide-timestamp", True)):
+        words = argparse.SUPPRESS if hidden else "no time in them"
+        add(stamps, flag, dest="log_with_timestamp", action="store_false", default=None, help=words)
+    add(
+        stamps,
+        *("-prefix-timestamp", "--prefix-output-with-timestamp"),
+        action="store_true",
+        dest="prefix_output_with_timestamp",
+        help="time in front of each line of output",
+    )
+
+
+def _add_missing(group: Any, add: Callable[..., None], dest: str, flags: tuple[str, ...], kind: Any, what: str) -> None:
+    if kind is None:
+        pair = group.add_mutually_exclusive_group()
+        add(pair, *flags, dest=dest, action="store_true", default=None, help=what)
+        add(pair, "--no-" + flags[0][2:], dest=dest, action="store_false", default=None, help=argparse.SUPPRESS)
+    elif dest == "cooldown_range":
+        add(group, *flags, dest=dest, type=kind, nargs=2, metavar=("MIN", "MAX"), help=what)
+    else:
+        metavar = {int: "N", float: "F", str: "FILE"}[kind]
+        add(group, *flags, dest=dest, type=kind, metavar=metavar, help=what)
+
+
+def refuse_missing(options: argparse.Namespace) -> None:
+    """Raises ValueError naming each flag whose feature does not exist in this version."""
+    wanted = [(dest, flags, what) for dest, flags, _, what in _MISSING] + list(_MISSING_ELSEWHERE)
+    values = {dest: getattr(options, dest) for dest, _, _ in wanted}
+    asked = [f"{flags[0]} ({what})" for dest, flags, what in wanted if not _off(values[dest])]
+    if asked:
+        raise ValueError(f"not available in this version: {', '.join(asked)}")
+
+
+def _off(value: Any) -> bool:
+    return value is None or value is False  # but 0 is a wish
+
+
+def check(options: argparse.Namespace) -> None:
+    """Raises ValueError for a number out of its range, with the value."""
+    for number in _NUMBERS:
+        value = getattr(options, number.dest)
+        if value is not None and not 0 <= value < float("inf"):
+            raise ValueError(f"{number.flag} {value}: must be 0 or more")
+
+
+def environment(options: argparse.Namespace) -> dict[str, str]:
+    """The variables that the flags set for the ranks."""
+    result = {}
+    for number in _NUMBERS:
+        value = getattr(options, number.dest)
+        if value is not None:
+            result["SIRTAKI_" + number.variable] = str(value * number.unit)
+    for dest, _, variable, (yes, no) in _PAIRS:
+        value = getattr(options, dest)
+        if value is not None:
+            result["SIRTAKI_" + variable] = yes if value else no
+    if options.log_level:
+        result["SIRTAKI_LOG_LEVEL"] = options.log_level.lower()
+    if options.log_with_timestamp is not None:
+        result["SIRTAKI_LOG_HIDE_TIME"] = "0" if options.log_with_timestamp else "1"
+    if options.start_timeout is not None:
+        result["SIRTAKI_START_TIMEOUT"] = str(options.start_timeout)
+    if options.nics:
+        result["NCCL_SOCKET_IFNAME"] = ",".join(options.nics)
+    return result

@@ -1,0 +1,92 @@
+"""Runs one rank: the user's program as a child, its output sent to the launcher, nothing of it left behind.
+
+Two processes guard each other, so that kill -9 of either leaves nothing. The outer one is what mpiexec started and will
+kill; the inner one has a session of its own, runs the program, and ends everything below it when the program ends, when
+the launcher says so or disappears, and when the outer one is told to end or is gone. The outer one does the same for
+the inner one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+from . import channel, processes
+from . import spec as specs
+from .supervisor import Supervisor
+
+_FORWARDED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
+_CANNOT_START = 1
+
+
+def main(argument: str) -> NoReturn:
+    """argument: the file with the job's spec, or "-" when it is in the environment."""
+    inherited = _inherited_descriptors()
+    try:
+        spec = specs.read(argument)
+        rank = specs.rank_from(os.environ)
+    except (OSError, KeyError, ValueError) as error:
+        _say(f"cannot start a rank on {socket.gethostname()}: {error}")
+        sys.exit(_CANNOT_START)
+    processes.become_subreaper()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED | {signal.SIGCHLD})
+    outer = os.getpid()
+    inner = os.fork()
+    if inner == 0:
+        os._exit(_inner(outer, spec, rank, inherited))
+    for descriptor in inherited:
+        os.close(descriptor)
+    _guard(inner)
+
+
+def _guard(inner: int) -> NoReturn:
+    """Waits for the inner process, passing signals on to it; then ends what it may have left."""
+    status = None
+    while status is None:
+        number = signal.sigwait(_FORWARDED | {signal.SIGCHLD})
+        if number != signal.SIGCHLD:
+            os.kill(inner, number)
+        with contextlib.suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == inner:
+                    status = ended[1]
+    processes.kill_descendants(os.getpid(), processes.reap_orphans)
+    code = os.waitstatus_to_exitcode(status)
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def _inner(outer: int, spec: specs.Spec, rank: int, inherited: list[int]) -> int:
+    try:
+        os.setsid()
+        processes.become_subreaper()
+        processes.die_with_parent(signal.SIGTERM, outer)
+        if spec.directory:
+            connection = channel.connect_local(spec.socket_path())
+        else:
+            connection = channel.connect_remote(spec.addresses, spec.port, spec.token)
+        return Supervisor(spec, rank, connection, inherited).run()
+    except OSError as error:
+        _say(f"rank {rank} on {socket.gethostname()} did not start: {error}")
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    processes.kill_descendants(os.getpid(), processes.reap_orphans)
+    return _CANNOT_START
+
+
+def _inherited_descriptors() -> list[int]:
+    """What mpiexec gave to this process beyond stdin, stdout and stderr: meant for the user's program."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        descriptor = int(name)
+        with contextlib.suppress(OSError):  # the one that listed the directory is closed again
+            if descriptor > 2 and os.get_inheritable(descriptor):
+                found.append(descriptor)
+    return found
+
+
+def _say(text: str) -> None:
+    os.write(2, f"sirtakirun: {text}\n".encode(errors="surrogateescape"))

@@ -1,0 +1,270 @@
+"""Which MPI library this environment uses, and the mpiexec that belongs to it.
+
+One process must hold one MPI, and one job one mpiexec of that same MPI. The choice is therefore made in one place, by
+rules that every rank follows alike: the user's `SIRTAKI_MPI`, else the MPI inside this Python environment (the `mpich`
+wheel), else whatever the loader knows. The first of these that has a library wins: a broken one is reported, never
+replaced by another in silence. Importing this module loads no MPI.
+"""
+
+import functools
+import glob
+import importlib.util
+import os
+import re
+import shutil
+import site
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+VARIABLE = "SIRTAKI_MPI"
+# The MPI standard's ABI first, then the ABIs of MPICH and its relatives and of Open MPI.
+_NAMES = ("libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi.so.12", "libmpi.so.40", "libmpich.so.12")
+_WORDS = {
+    "openmpi": ("libmpi.so.40", "libmpi.so.80"),
+    "mpich": ("libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi.so.12", "libmpich.so.12"),
+}
+_SYSTEM_DIRECTORIES = (
+    "/usr/lib/*-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/lib64/{word}/lib",
+    "/usr/lib/*-linux-gnu/{word}/lib",
+    "/usr/lib/{word}/lib",
+    "/usr/local/lib",
+    "/usr/local/{word}/lib",
+    "/opt/{word}/lib",
+)
+_MPIEXEC_NAMES = {
+    "openmpi": ("mpiexec.openmpi", "mpirun.openmpi", "mpiexec", "mpirun", "prterun"),
+    "hydra": ("mpiexec", "mpiexec.hydra", "mpiexec.mpich", "mpirun"),
+}
+
+
+class MpiNotFoundError(RuntimeError):
+    """No MPI library was found; the message says where it was looked for and what to do."""
+
+
+@dataclass(frozen=True)
+class MpiLibrary:
+    """path: the file to load. reason: why this one, in words. mpiexec: of the same MPI, or None when there is none."""
+
+    path: str
+    reason: str
+    mpiexec: str | None
+
+
+def candidates(environ: Mapping[str, str] | None = None) -> list[str]:
+    """The library files to try, in order; all of one origin. Empty when there is none.
+
+    Raises ValueError, with the value, when SIRTAKI_MPI names something that is not there.
+    """
+    return _choose(os.environ if environ is None else environ)[0]
+
+
+def find(environ: Mapping[str, str] | None = None) -> MpiLibrary:
+    """The library that is used, why, and its mpiexec. Raises MpiNotFoundError, or ValueError as `candidates` does."""
+    environ = os.environ if environ is None else environ
+    paths, reason = _choose(environ)
+    if not paths:
+        raise MpiNotFoundError(
+            f"no MPI library: looked for {', '.join(_NAMES)} in {', '.join(_prefix_directories())}, in LD_LIBRARY_PATH "
+            f"and in the loader's cache. Install one with `pip install mpich`, or set {VARIABLE} to a libmpi*.so file, "
+            f"a prefix directory, or one of the words {', '.join(_WORDS)}"
+        )
+    return MpiLibrary(paths[0], reason, _mpiexec_for(paths[0], environ))
+
+
+def share_with_mpi4py(path: str) -> None:
+    """Makes a later `import mpi4py.MPI` in this process use the same library, unless the user chose one."""
+    os.environ.setdefault("MPI4PY_LIBMPI", path)
+
+
+@functools.cache
+def flavour(mpiexec: str) -> tuple[str, str]:
+    """What kind of mpiexec this is, as (kind, first line of its version text).
+
+    kind: "hydra" (MPICH and relatives), "openmpi" (4 and before), "prrte" (Open MPI 5), "slurm", or "unknown".
+    """
+    try:
+        done = subprocess.run([mpiexec, "--version"], capture_output=True, stdin=subprocess.DEVNULL, timeout=20)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return "unknown", str(error)
+    text = (done.stdout + done.stderr).decode(errors="replace").strip()
+    line = text.splitlines()[0] if text else f"exit code {done.returncode} and no text"
+    if "HYDRA" in text:
+        version = re.search(r"Version:\s*(\S+)", text)
+        return "hydra", f"HYDRA {version.group(1)}" if version else line
+    if "Open MPI" in text or "OpenRTE" in text:
+        version = re.search(r"\)\s*v?(\d+)\.", text)
+        return ("prrte" if version and int(version.group(1)) >= 5 else "openmpi"), line
+    if "PRTE" in text or "PRRTE" in text or "prte" in text:
+        return "prrte", line
+    return ("slurm" if text.lower().startswith("slurm") else "unknown"), line
+
+
+def _choose(environ: Mapping[str, str]) -> tuple[list[str], str]:
+    wish = environ.get(VARIABLE, "")
+    if wish:
+        return _asked_for(wish, environ)
+    prefer = _shareable_with_mpi4py()
+    inside = _libraries_in(_prefix_directories(), _in_order(_NAMES, prefer))
+    if inside:
+        why = f"found in this Python environment, {os.path.dirname(inside[0])}"
+        shared = prefer and os.path.basename(inside[0]) in prefer
+        return inside, why + ("; the one that the installed mpi4py can share" if shared else "")
+    named = [entry for entry in environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
+    outside = _libraries_in(named, _in_order(_NAMES, prefer))
+    if outside:
+        return outside, "found through LD_LIBRARY_PATH"
+    cache = _loader_cache()
+    return [cache[name] for name in _in_order(_NAMES, prefer) if name in cache], "found in the loader's cache"
+
+
+def _asked_for(wish: str, environ: Mapping[str, str]) -> tuple[list[str], str]:
+    reason = f"{VARIABLE}={wish}"
+    if wish in _WORDS:
+        found, tried = _system_libraries(wish, environ)
+    else:
+        path = os.path.abspath(os.path.expanduser(wish))
+        if os.path.isdir(path):
+            tried = [path, *(os.path.join(path, sub) for sub in ("lib", "lib64"))]
+            names = (*_in_order(_NAMES, _shareable_with_mpi4py()), "libmpi_abi.so", "libmpi.so", "libmpich.so")
+            found = _libraries_in(tried, names)
+        else:
+            tried = [path]
+            found = [path] if os.path.isfile(path) else []
+    if not found:
+        raise ValueError(
+            f"{VARIABLE}={wish!r}: no MPI library there (looked at {', '.join(tried)}). Give a libmpi*.so file, a "
+            f"prefix directory that has one in lib, or one of the words {', '.join(_WORDS)}; or unset {VARIABLE}"
+        )
+    return found, reason
+
+
+def _system_libraries(word: str, environ: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """The site's own library of that kind, outside this Python environment; and the places looked at."""
+    own = set(_prefix_directories())
+    directories = [entry for entry in environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
+    directories += _beside_program("ompi_info" if word == "openmpi" else "mpichversion", environ)
+    for pattern in _SYSTEM_DIRECTORIES:
+        directories += sorted(glob.glob(pattern.format(word=word)))
+    directories += [os.path.dirname(path) for name, path in _loader_cache().items() if name in _WORDS[word]]
+    directories = [directory for directory in dict.fromkeys(directories) if directory not in own]
+    found = _libraries_in(directories, _WORDS[word])
+    if not found and word == "openmpi":
+        directories += _openmpi_says()
+        found = _libraries_in(directories, _WORDS[word])
+    return found, directories
+
+
+def _beside_program(program: str, environ: Mapping[str, str]) -> list[str]:
+    """The library directories of the prefix whose bin holds the program that PATH finds."""
+    tool = shutil.which(program, path=environ.get("PATH"))
+    prefix = os.path.dirname(os.path.dirname(os.path.abspath(tool))) if tool else "/usr"
+    return [] if prefix == "/usr" else [os.path.join(prefix, "lib"), os.path.join(prefix, "lib64")]
+
+
+def _openmpi_says() -> list[str]:
+    tool = shutil.which("ompi_info")
+    if not tool or os.path.dirname(tool) == os.path.join(sys.prefix, "bin"):
+        return []
+    try:
+        done = subprocess.run([tool, "--parsable", "--path", "libdir"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [line.removeprefix("path:libdir:") for line in done.stdout.splitlines() if line.startswith("path:libdir:")]
+
+
+def _prefix_directories() -> list[str]:
+    """Where wheels put libraries: this environment's lib, and the user's own when that is in use."""
+    prefixes = [sys.prefix]
+    if site.ENABLE_USER_SITE:
+        prefixes.append(site.getuserbase())
+    return [os.path.join(prefix, "lib") for prefix in prefixes if prefix != "/usr"]
+
+
+def _libraries_in(directories: Iterable[str], names: Iterable[str]) -> list[str]:
+    found: dict[str, str] = {}  # by real file, so that a link and its target are one
+    for directory in directories:
+        for name in names:
+            path = os.path.join(directory, name)
+            if os.path.isfile(path):
+                found.setdefault(os.path.realpath(path), path)
+    return list(found.values())
+
+
+def _in_order(names: Iterable[str], prefer: Iterable[str]) -> list[str]:
+    preferred = set(prefer)
+    return sorted(names, key=lambda name: name not in preferred)  # sorted() is stable
+
+
+def _shareable_with_mpi4py() -> tuple[str, ...]:
+    """Names of libraries that the installed mpi4py can use, when it cannot use the standard's ABI; otherwise empty."""
+    spec = importlib.util.find_spec("mpi4py")
+    if spec is None or not spec.submodule_search_locations:
+        return ()
+    modules = [m for place in spec.submodule_search_locations for m in glob.glob(os.path.join(place, "MPI.*.so"))]
+    kinds = {os.path.basename(module).split(".")[1] for module in modules}
+    if "mpiabi" in kinds:
+        return ()
+    names: list[str] = []
+    if "mpich" in kinds:
+        names += ["libmpi.so.12", "libmpich.so.12"]
+    if "openmpi" in kinds:
+        names.append("libmpi.so.40")
+    linked = [m for m in modules if os.path.basename(m).split(".")[1] not in ("mpich", "openmpi")]
+    return tuple(names) or _named_inside(linked)
+
+
+def _named_inside(modules: Iterable[str]) -> tuple[str, ...]:
+    """mpi4py built on the spot is linked to one library, whose name stands in the file."""
+    for module in modules:
+        with open(module, "rb") as file:
+            content = file.read()
+        names = tuple(name for name in _NAMES if b"\0" + name.encode() + b"\0" in content)
+        if names:
+            return () if names[0].startswith("libmpi_abi") else names
+    return ()
+
+
+@functools.cache
+def _loader_cache() -> dict[str, str]:
+    tool = shutil.which("ldconfig") or shutil.which("ldconfig", path="/sbin:/usr/sbin")
+    if not tool:
+        return {}
+    try:
+        done = subprocess.run([tool, "-p"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    entries = re.findall(r"^\s*(\S+) \(.*\) => (\S+)$", done.stdout, flags=re.MULTILINE)
+    return dict(reversed(entries))  # the first entry of a name is the loader's choice
+
+
+def _kind_of(library: str) -> str | None:
+    name = os.path.basename(os.path.realpath(library))
+    if re.match(r"libmpi\.so\.[48]0", name) or os.path.basename(library) in _WORDS["openmpi"]:
+        return "openmpi"
+    if name.startswith("libmpich") or re.match(r"libmpi\.so\.12", name):
+        return "hydra"
+    return None  # the standard's ABI has several owners: the mpiexec beside it tells
+
+
+def _mpiexec_for(library: str, environ: Mapping[str, str]) -> str | None:
+    """The mpiexec of the library's own prefix, else one of the right kind from PATH."""
+    kind = _kind_of(library)
+    accepted = {"openmpi": ("openmpi", "prrte"), "hydra": ("hydra",), None: ("hydra", "openmpi", "prrte")}[kind]
+    names = _MPIEXEC_NAMES[kind] if kind else ("mpiexec", "mpirun", "mpiexec.hydra")
+    directories = []
+    parent = os.path.dirname(os.path.abspath(library))
+    for _ in range(4):
+        parent = os.path.dirname(parent)
+        directories.append(os.path.join(parent, "bin"))
+    directories += [entry for entry in environ.get("PATH", os.defpath).split(":") if entry]
+    for directory in dict.fromkeys(directories):
+        for name in names:
+            path = os.path.join(directory, name)
+            if os.access(path, os.X_OK) and os.path.isfile(path) and flavour(path)[0] in accepted:
+                return path
+    return None
