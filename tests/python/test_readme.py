@@ -1,0 +1,76 @@
+"""What the README and CONTRIBUTING tell a newcomer to paste is there and does what they say."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).resolve().parents[2]
+README = (TOP / "README.md").read_text()
+sys.path.insert(0, str(TOP / "examples"))
+
+import synthetic_benchmark  # noqa: E402
+
+
+def section(title: str) -> str:
+    """The text under a second-level heading."""
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", README, re.MULTILINE | re.DOTALL)
+    assert found, f"README.md has no section '{title}'"
+    return found.group(1)
+
+
+def only_command(title: str) -> str:
+    blocks = re.findall(r"^```sh\n(.*?)^```$", section(title), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 1, f"'## {title}' must hold one fenced block, has {len(blocks)}"
+    lines = blocks[0].splitlines()
+    assert len(lines) == 1, f"the block of '## {title}' must be one line, is {len(lines)}"
+    return lines[0]
+
+
+@pytest.mark.parametrize(("title", "extras"), [("Run it", ".[torch]"), ("Test it", ".[torch,test]")])
+def test_one_line_sets_up_a_new_environment(title: str, extras: str) -> None:
+    steps = [shlex.split(step) for step in only_command(title).split(" && ")]
+    assert steps[0] == ["python3", "-m", "venv", ".venv"]
+    assert steps[1] == [".venv/bin/pip", "install", "-q", "-c", "constraints.txt", extras]
+    assert len(steps) == 3
+
+
+def test_run_line_starts_the_benchmark_with_flags_that_it_knows() -> None:
+    words = shlex.split(only_command("Run it").split(" && ")[2])
+    assert words[:5] == [".venv/bin/sirtakirun", "-np", "2", ".venv/bin/python", "examples/synthetic_benchmark.py"]
+    arguments = synthetic_benchmark.parse(words[5:])
+    assert arguments.framework == "torch" and arguments.model == "resnet50"
+
+
+def test_ci_runs_the_test_line() -> None:
+    shown = subprocess.run(["bash", str(TOP / ".ci/run"), "--show"], capture_output=True, text=True, check=True).stdout
+    assert shown == only_command("Test it") + "\n"
+
+
+def commands_of_dev() -> set[str]:
+    command = [sys.executable, str(TOP / "dev"), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(re.search(r"{([\w,]+)}", done.stdout).group(1).split(","))
+
+
+def test_every_dev_command_named_in_the_documents_exists() -> None:
+    named = set(re.findall(r"(?:\./|python )dev (\w+)", README + (TOP / "CONTRIBUTING.md").read_text()))
+    assert {"build", "test", "format"} <= named <= commands_of_dev()
+
+
+@pytest.mark.parametrize("document", sorted([TOP / "README.md", TOP / "CONTRIBUTING.md", *TOP.glob("docs/*.md")]))
+def test_links_and_paths_exist(document: Path) -> None:
+    text = document.read_text()
+    for target in re.findall(r"\]\((?!http|#)([^)#]+)\)", text):
+        assert (document.parent / target).exists(), f"{document.name} links to {target}"
+    for path in re.findall(r"`((?:examples|collectives|bindings|frameworks|tests)/[\w/.]*)`", text):
+        assert (TOP / path).exists(), f"{document.name} names {path}"
+
+
+def test_settings_in_the_table_are_those_of_the_core() -> None:
+    known = set(re.findall(r"SIRTAKI_\w+(?=[:,])", (TOP / "collectives/settings.h").read_text()))
+    table = set(re.findall(r"^\| `(SIRTAKI_\w+)` \|", section("Install on a cluster"), re.MULTILINE))
+    assert table and table <= known
