@@ -1,0 +1,273 @@
+#include "plane_suite.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "dtype_dispatch.h"
+#include "kernels.h"
+
+namespace sirtaki::contract {
+namespace {
+
+using Memory = std::vector<std::byte>;
+using Counts = std::vector<std::int64_t>;
+
+// Small numbers, so that all results are exact in every dtype, on up to 4 ranks.
+double value(int rank, std::size_t tensor, std::int64_t i) {
+  return static_cast<double>(1 + (i * 5 + rank * 2 + static_cast<std::int64_t>(tensor)) % 3);
+}
+
+double value(DType dtype, int rank, std::size_t tensor, std::int64_t i) {
+  const double number = value(rank, tensor, i);
+  return dtype == DType::kBool ? static_cast<double>(number > 1.5) : number;
+}
+
+Memory memory(DType dtype, std::int64_t count) { return Memory(static_cast<std::size_t>(count) * size_of(dtype)); }
+
+void fill(Memory& out, DType dtype, int rank, std::size_t tensor) {
+  with_type(dtype, [&]<class T>(std::type_identity<T>) {
+    T* elements = reinterpret_cast<T*>(out.data());
+    const auto count = static_cast<std::int64_t>(out.size() / sizeof(T));
+    for (std::int64_t i = 0; i < count; ++i) {
+      elements[i] = static_cast<T>(static_cast<float>(value(dtype, rank, tensor, i)));
+    }
+  });
+}
+
+double element(DType dtype, const void* data, std::int64_t i) {
+  return with_type(dtype, [&]<class T>(std::type_identity<T>) {
+    if constexpr (std::is_integral_v<T>) {
+      return static_cast<double>(static_cast<const T*>(data)[i]);
+    } else if constexpr (sizeof(T) == 2) {
+      return static_cast<double>(static_cast<float>(static_cast<const T*>(data)[i]));
+    } else {
+      return static_cast<double>(static_cast<const T*>(data)[i]);
+    }
+  });
+}
+
+double combine(const Reduction& reduction, double a, double b) {
+  const bool on_bool = reduction.dtype == DType::kBool;
+  switch (reduction.op) {
+    case ReduceOp::kMin:
+      return std::min(a, b);
+    case ReduceOp::kMax:
+      return std::max(a, b);
+    case ReduceOp::kProduct:
+      return a * b;
+    default:
+      return on_bool ? std::max(a, b) : a + b;
+  }
+}
+
+double expected(const Reduction& reduction, int size, std::size_t tensor, std::int64_t i) {
+  const auto scaled = [&](double number, double factor) {
+    return is_integer(reduction.dtype) ? std::trunc(number * factor) : number * factor;
+  };
+  double result = scaled(value(reduction.dtype, 0, tensor, i), reduction.prescale);
+  for (int rank = 1; rank < size; ++rank) {
+    result = combine(reduction, result, scaled(value(reduction.dtype, rank, tensor, i), reduction.prescale));
+  }
+  return scaled(result, reduction.postscale);
+}
+
+std::string title(const Reduction& reduction) {
+  return std::string(name_of(reduction.op)) + " of " + std::string(name_of(reduction.dtype)) + ", prescale " +
+         std::to_string(reduction.prescale) + ", postscale " + std::to_string(reduction.postscale);
+}
+
+struct Suite {
+  DataPlane& plane;
+  int rank;
+  int size;
+
+  // Ranks differ in which tensors are reduced in place.
+  bool in_place(std::size_t tensor) const { return (tensor + static_cast<std::size_t>(rank)) % 2 == 0; }
+
+  void allreduce(const Reduction& reduction, const Counts& counts) {
+    const DType dtype = reduction.dtype;
+    std::vector<Memory> in, out;
+    std::vector<Segment> segments;
+    for (std::size_t tensor = 0; tensor < counts.size(); ++tensor) {
+      in.push_back(memory(dtype, counts[tensor]));
+      out.push_back(memory(dtype, counts[tensor]));
+      fill(in.back(), dtype, rank, tensor);
+      segments.push_back({in.back().data(), in_place(tensor) ? in.back().data() : out.back().data(), counts[tensor]});
+    }
+    const std::vector<Memory> before = in;
+    wait(plane.allreduce(reduction, segments));
+    for (std::size_t tensor = 0; tensor < counts.size(); ++tensor) {
+      for (std::int64_t i = 0; i < counts[tensor]; ++i) {
+        const double got = element(dtype, segments[tensor].out, i);
+        const double right = expected(reduction, size, tensor, i);
+        if (got == right) continue;
+        check(false, "allreduce, " + title(reduction) + ": element " + std::to_string(i) + " of tensor " +
+                         std::to_string(tensor) + " is " + std::to_string(got) + " instead of " +
+                         std::to_string(right));
+      }
+      check(in_place(tensor) || in[tensor] == before[tensor], "allreduce changed its input");
+    }
+  }
+
+  void reducescatter(const Reduction& reduction, const Counts& counts) {
+    std::int64_t begin = 0;
+    std::int64_t total = 0;
+    for (int r = 0; r < size; ++r) {
+      if (r < rank) begin += counts[static_cast<std::size_t>(r)];
+      total += counts[static_cast<std::size_t>(r)];
+    }
+    const std::int64_t mine = counts[static_cast<std::size_t>(rank)];
+    Memory in = memory(reduction.dtype, total);
+    fill(in, reduction.dtype, rank, 3);
+    const Memory before = in;
+    Memory out = memory(reduction.dtype, mine);
+    wait(plane.reducescatter(reduction, Spread{in.data(), out.data(), counts}));
+    check(in == before, "reducescatter changed its input");
+    for (std::int64_t i = 0; i < mine; ++i) {
+      check(element(reduction.dtype, out.data(), i) == expected(reduction, size, 3, begin + i),
+            "reducescatter, " + title(reduction) + ": element " + std::to_string(i));
+    }
+  }
+
+  // Bytes are moved, whatever they mean.
+  static Memory bytes(int rank, std::size_t number, std::size_t size) {
+    Memory result(size);
+    for (std::size_t i = 0; i < size; ++i) result[i] = static_cast<std::byte>(i * 3 + number * 11 + rank * 101);
+    return result;
+  }
+
+  void broadcast(int root, std::size_t element_size, const Counts& counts) {
+    std::vector<Memory> in, out;
+    std::vector<Segment> segments;
+    for (std::size_t tensor = 0; tensor < counts.size(); ++tensor) {
+      const std::size_t length = static_cast<std::size_t>(counts[tensor]) * element_size;
+      in.push_back(bytes(rank, tensor, length));
+      out.emplace_back(length);
+      segments.push_back({in.back().data(), in_place(tensor) ? in.back().data() : out.back().data(), counts[tensor]});
+    }
+    wait(plane.broadcast(root, element_size, segments));
+    for (std::size_t tensor = 0; tensor < counts.size(); ++tensor) {
+      const Memory right = bytes(root, tensor, in[tensor].size());
+      const void* got = rank == root ? segments[tensor].in : segments[tensor].out;
+      check(right.empty() || std::memcmp(got, right.data(), right.size()) == 0,
+            "broadcast from rank " + std::to_string(root) + ", tensor " + std::to_string(tensor));
+    }
+  }
+
+  void allgather(std::size_t element_size, const Counts& counts) {
+    const auto part = [&](int r) {
+      return bytes(r, 1, static_cast<std::size_t>(counts[static_cast<std::size_t>(r)]) * element_size);
+    };
+    Memory right;
+    for (int r = 0; r < size; ++r) {
+      const Memory each = part(r);
+      right.insert(right.end(), each.begin(), each.end());
+    }
+    const Memory in = part(rank);
+    Memory out(right.size());
+    wait(plane.allgather(element_size, Spread{in.data(), out.data(), counts}));
+    check(out == right, "allgather of elements of " + std::to_string(element_size) + " bytes");
+  }
+
+  void alltoall(std::size_t element_size, std::int64_t unit) {
+    const auto count = [&](int from, int to) { return (from * 2 + to * 3) % 4 * unit; };
+    const auto part = [&](int from, int to) {
+      return bytes(from, static_cast<std::size_t>(to), static_cast<std::size_t>(count(from, to)) * element_size);
+    };
+    Exchange exchange;
+    Memory in, right;
+    for (int r = 0; r < size; ++r) {
+      exchange.send_counts.push_back(count(rank, r));
+      exchange.receive_counts.push_back(count(r, rank));
+      const Memory sent = part(rank, r);
+      const Memory received = part(r, rank);
+      in.insert(in.end(), sent.begin(), sent.end());
+      right.insert(right.end(), received.begin(), received.end());
+    }
+    Memory out(right.size());
+    exchange.in = in.data();
+    exchange.out = out.data();
+    wait(plane.alltoall(element_size, exchange));
+    check(out == right, "alltoall of elements of " + std::to_string(element_size) + " bytes");
+  }
+
+  Counts spread(std::int64_t unit, int shift) const {
+    Counts counts;
+    for (int r = 0; r < size; ++r) counts.push_back((r + shift) % 3 * unit);
+    return counts;
+  }
+};
+
+// Batches with nothing, one element, odd sizes, several pieces, and many small ones between large ones.
+std::vector<Counts> batches() {
+  Counts mixed;
+  for (int i = 0; i < 200; ++i) mixed.push_back(i % 50 == 49 ? 100'003 + i : i * i % 97 * 13);
+  return {{}, {0}, {1}, {0, 7, 0}, {1000}, {20'000, 30'011}, mixed};
+}
+
+void check_reductions(Suite& suite) {
+  constexpr std::array<std::array<double, 2>, 4> scales = {{{1, 1}, {0.5, 1}, {1, 0.25}, {2, 0.5}}};
+  for (int d = 0; d < kDTypeCount; ++d) {
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
+      for (const auto& [prescale, postscale] : scales) {
+        const auto dtype = static_cast<DType>(d);
+        if (dtype == DType::kBool && (prescale != 1 || postscale != 1)) continue;
+        if (op == ReduceOp::kProduct && prescale > 1) continue;  // would not fit 8 bits
+        const Reduction reduction{dtype, op, prescale, postscale};
+        for (const Counts& counts : {Counts{3}, Counts{0, 1, 40, 1001}}) suite.allreduce(reduction, counts);
+        for (const int shift : {0, 1, 2}) suite.reducescatter(reduction, suite.spread(37, shift));
+      }
+    }
+  }
+}
+
+void check_batches(Suite& suite) {
+  for (const Reduction& reduction :
+       {Reduction{DType::kFloat32, ReduceOp::kSum, 1, 1}, Reduction{DType::kFloat32, ReduceOp::kSum, 0.5, 0.25},
+        Reduction{DType::kBfloat16, ReduceOp::kSum, 1, 0.5}, Reduction{DType::kInt8, ReduceOp::kMax, 1, 1},
+        Reduction{DType::kInt16, ReduceOp::kSum, 1, 0.5}, Reduction{DType::kFloat64, ReduceOp::kMin, 2, 1}}) {
+    for (const Counts& counts : batches()) suite.allreduce(reduction, counts);
+    suite.allreduce(reduction, {1'500'007});
+    suite.allreduce(reduction, {5, 700'001, 11, 262'144, 900'000, 6});
+    suite.reducescatter(reduction, suite.spread(300'007, 1));
+  }
+}
+
+void check_moves(Suite& suite) {
+  for (const std::size_t element_size : {1, 2, 4, 8}) {
+    for (int root = 0; root < suite.size; ++root) {
+      for (const Counts& counts : batches()) suite.broadcast(root, element_size, counts);
+    }
+    suite.broadcast(0, element_size, {5, 700'001, 11, 3'000'000, 6});
+    for (const std::int64_t unit : {0, 1, 1001, 400'000}) {
+      for (const int shift : {0, 1, 2}) suite.allgather(element_size, suite.spread(unit, shift));
+      suite.alltoall(element_size, unit);
+    }
+  }
+}
+
+void check_answers(const DataPlane& plane) {
+  check(!plane.supports({.verb = Verb::kAllreduce, .device = 0}), "supports a GPU");
+  check(!plane.supports({.verb = Verb::kBarrier}), "supports a barrier");
+  for (const Verb verb :
+       {Verb::kAllreduce, Verb::kBroadcast, Verb::kAllgather, Verb::kAlltoall, Verb::kReducescatter}) {
+    check(plane.supports({.verb = verb, .bytes = 1 << 20}), "does not support " + std::string(name_of(verb)));
+  }
+}
+
+}  // namespace
+
+void check_plane(DataPlane& plane, int rank, int size) {
+  Suite suite{plane, rank, size};
+  check_answers(plane);
+  check_reductions(suite);
+  check_batches(suite);
+  check_moves(suite);
+}
+
+}  // namespace sirtaki::contract
