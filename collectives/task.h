@@ -22,6 +22,8 @@ using PendingPtr = std::unique_ptr<Pending>;
 class [[nodiscard]] Task {
  public:
   struct promise_type;
+  class TaskAwaiter;
+  class PendingAwaiter;
   using Handle = std::coroutine_handle<promise_type>;
 
   // What a suspended coroutine waits for; lives in the coroutine's frame.
@@ -45,8 +47,8 @@ class [[nodiscard]] Task {
     std::suspend_always final_suspend() noexcept { return {}; }
     void return_void() {}
     void unhandled_exception() { error = std::current_exception(); }
-    auto await_transform(Task&& task) { return TaskAwaiter(std::move(task)); }
-    auto await_transform(PendingPtr pending) { return PendingAwaiter(std::move(pending)); }
+    TaskAwaiter await_transform(Task&& task);
+    PendingAwaiter await_transform(PendingPtr pending);
   };
 
   Task() = default;
@@ -63,9 +65,6 @@ class [[nodiscard]] Task {
   bool advance();
 
  private:
-  class TaskAwaiter;
-  class PendingAwaiter;
-
   explicit Task(Handle handle) : handle_(handle) {}
   Handle handle_;
 };
@@ -88,5 +87,11 @@ class Task::PendingAwaiter final : public Task::Awaiter {
  private:
   PendingPtr pending_;
 };
+
+inline Task::TaskAwaiter Task::promise_type::await_transform(Task&& task) { return TaskAwaiter(std::move(task)); }
+
+inline Task::PendingAwaiter Task::promise_type::await_transform(PendingPtr pending) {
+  return PendingAwaiter(std::move(pending));
+}
 
 }  // namespace sirtaki

@@ -1,0 +1,20 @@
+// What each file of the binding adds to the module.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+
+#include "engine.h"
+
+namespace sirtaki {
+
+void bind_types(pybind11::module_& module);
+void bind_errors(pybind11::module_& module);
+void bind_work(pybind11::module_& module);
+void bind_engine(pybind11::module_& module);
+
+// A Work for Python: it keeps `keep` alive until the engine no longer touches its memory.
+pybind11::object wrap_work(std::shared_ptr<Work> work, std::shared_ptr<Engine> engine, pybind11::object keep);
+
+}  // namespace sirtaki

@@ -1,0 +1,199 @@
+// The one engine of this process, which all frameworks in it share.
+#include <pybind11/stl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <mutex>
+
+#include "bindings.h"
+#include "plane/mpi.h"
+#include "plane/point_to_point.h"
+#include "transport/mpi.h"
+#include "transport/mpi_session.h"
+
+namespace sirtaki {
+namespace {
+
+namespace py = pybind11;
+
+// The process-wide engine lives here, at the border; the core itself has no globals.
+struct Process {
+  std::mutex mutex;
+  std::shared_ptr<Engine> engine;
+  std::unique_ptr<MpiSession> session;  // outlives engines: MPI can be initialised only once
+};
+
+Process& process() {
+  static auto* const instance = new Process;  // kept until the process is gone, since other threads may still be here
+  return *instance;
+}
+
+std::shared_ptr<Engine> find_engine() {
+  const std::lock_guard lock(process().mutex);
+  return process().engine;
+}
+
+constexpr const char* kNotInitialized = "Sirtaki has not been initialized; use init().";
+
+// The exception types are Horovod's: a question about ranks is a ValueError, a collective an internal error.
+std::shared_ptr<Engine> engine_to_ask() {
+  auto engine = find_engine();
+  if (engine == nullptr) throw Error(ErrorKind::kInvalidArgument, kNotInitialized);
+  return engine;
+}
+
+std::shared_ptr<Engine> engine_to_use() {
+  auto engine = find_engine();
+  if (engine == nullptr) throw Error(ErrorKind::kPrecondition, kNotInitialized);
+  return engine;
+}
+
+DataPlanes make_planes(Transport& transport) {
+  DataPlanes planes;
+  planes.push_back(make_mpi_plane(dynamic_cast<const MpiTransport&>(transport)));
+  planes.push_back(make_point_to_point_plane(transport));
+  return planes;
+}
+
+void say(int rank, const std::string& line) {
+  const std::string text = "sirtaki: [rank " + std::to_string(rank) + "] " + line + "\n";
+  if (::write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // nobody to tell
+}
+
+MpiCommunicator base_communicator(const MpiSession& session, std::uint64_t comm_handle, const std::vector<int>& ranks) {
+  if (comm_handle != 0) return session.duplicate(comm_handle);
+  return ranks.empty() ? session.world() : session.of_ranks(ranks);
+}
+
+void init(const std::vector<std::string>& mpi_libraries, std::uint64_t comm_handle, const std::vector<int>& comm_ranks,
+          const std::string& program) {
+  const std::lock_guard lock(process().mutex);
+  if (process().engine != nullptr) return;
+  EngineOptions options;
+  options.settings = Settings::from_environment();
+  options.program = program;
+  options.make_planes = make_planes;
+  if (process().session == nullptr) process().session = std::make_unique<MpiSession>(load_mpi(mpi_libraries));
+  auto transport = std::make_unique<MpiTransport>(base_communicator(*process().session, comm_handle, comm_ranks));
+  options.say = [rank = transport->rank()](const std::string& line) { say(rank, line); };
+  process().engine = std::make_shared<Engine>(std::move(options), std::move(transport));
+}
+
+void shutdown() {
+  const auto engine = find_engine();
+  if (engine == nullptr) return;
+  engine->shutdown();
+  const std::lock_guard lock(process().mutex);
+  process().engine.reset();
+}
+
+// At the end of the process, after shutdown().
+void finalize() {
+  const std::lock_guard lock(process().mutex);
+  if (process().session != nullptr && process().engine == nullptr) process().session->finalize();
+}
+
+void abort_job(int exit_code, const std::string& cause) {
+  const auto engine = find_engine();
+  if (engine != nullptr) engine->abort_job(exit_code, cause);
+  _exit(exit_code);
+}
+
+std::map<std::string, std::string> mpi_info(const std::vector<std::string>& paths) {
+  const std::lock_guard lock(process().mutex);
+  return describe(process().session != nullptr ? process().session->library() : *load_mpi(paths));
+}
+
+using PyTensor = std::tuple<std::uintptr_t, std::uintptr_t, int, Shape, int>;
+
+template <class Enum>
+Enum to_enum(int value, int count, const char* what) {
+  if (value < 0 || value >= count) {
+    throw Error(ErrorKind::kInvalidArgument, std::string("unknown ") + what + " number " + std::to_string(value));
+  }
+  return static_cast<Enum>(value);
+}
+
+py::object submit(int verb, std::string name, const std::vector<PyTensor>& tensors, int op, double prescale,
+                  double postscale, int root, std::vector<std::int64_t> splits, int process_set, std::string site,
+                  py::object keep) {
+  auto engine = engine_to_use();
+  Request request;
+  request.name = std::move(name);
+  request.verb = to_enum<Verb>(verb, kVerbCount, "collective");
+  request.op = to_enum<ReduceOp>(op, kReduceOpCount, "op");
+  request.prescale = prescale;
+  request.postscale = postscale;
+  request.root = root;
+  request.splits = std::move(splits);
+  request.site = std::move(site);
+  std::vector<Address> addresses;
+  for (const auto& [in, out, dtype, shape, device] : tensors) {
+    request.tensors.push_back({to_enum<DType>(dtype, kDTypeCount, "dtype"), device, shape});
+    addresses.push_back({reinterpret_cast<const void*>(in), reinterpret_cast<void*>(out)});
+  }
+  auto work = engine->submit(process_set, std::move(request), std::move(addresses));
+  return wrap_work(std::move(work), std::move(engine), std::move(keep));
+}
+
+bool question() {
+  const auto engine = find_engine();
+  if (engine == nullptr) return false;
+  const py::gil_scoped_release release;
+  return engine->wait_for_question();
+}
+
+py::dict statistics() {
+  const auto engine = engine_to_ask();
+  const Statistics& s = engine->statistics();
+  py::dict result;
+  result["batches"] = s.batches.load();
+  result["tensors"] = s.tensors.load();
+  result["bytes"] = s.bytes.load();
+  result["messages"] = s.messages.load();
+  result["cache_hits"] = s.cache_hits.load();
+  result["cache_misses"] = s.cache_misses.load();
+  result["idle_wakeups"] = s.idle_wakeups.load();
+  return result;
+}
+
+template <int Topology::*member>
+int topology() {
+  return engine_to_ask()->topology().*member;
+}
+
+}  // namespace
+
+void bind_engine(py::module_& module) {
+  using Release = py::call_guard<py::gil_scoped_release>;
+  module.def("init", &init, py::arg("mpi_libraries"), py::arg("comm_handle") = 0,
+             py::arg("comm_ranks") = std::vector<int>(), py::arg("identity") = "", Release());
+  module.def("shutdown", &shutdown, Release());
+  module.def("finalize", &finalize, Release());
+  module.def("abort", &abort_job, py::arg("exit_code"), py::arg("cause"), Release());
+  module.def("is_initialized", [] { return find_engine() != nullptr; });
+  module.def("rank", &topology<&Topology::rank>);
+  module.def("size", &topology<&Topology::size>);
+  module.def("local_rank", &topology<&Topology::local_rank>);
+  module.def("local_size", &topology<&Topology::local_size>);
+  module.def("cross_rank", &topology<&Topology::cross_rank>);
+  module.def("cross_size", &topology<&Topology::cross_size>);
+  module.def("is_homogeneous", [] { return engine_to_ask()->topology().homogeneous; });
+  module.def("mpi_threads_supported", [] {
+    engine_to_ask();
+    return process().session->multiple_threads();
+  });
+  module.def("process_sets", [] { return engine_to_ask()->process_sets(); });
+  module.def("failure", [] { return engine_to_ask()->failure(); });
+  module.def("submit", &submit, py::arg("verb"), py::arg("name"), py::arg("tensors"), py::arg("op") = 1,
+             py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("root") = -1,
+             py::arg("splits") = std::vector<std::int64_t>(), py::arg("process_set") = 0, py::arg("site") = "",
+             py::arg("keep") = py::none());
+  module.def("mpi_info", &mpi_info, py::arg("paths"));
+  module.def("statistics", &statistics);
+  module.def("question", &question);
+  module.def("answer", [](const std::string& stacks) { engine_to_ask()->answer(stacks); });
+  module.def("set_fusion_threshold", [](std::int64_t bytes) { engine_to_ask()->set_fusion_threshold(bytes); });
+}
+
+}  // namespace sirtaki

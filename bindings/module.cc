@@ -1,0 +1,10 @@
+// sirtaki._core: the core as the adapters see it. Documented in frameworks/sirtaki/_core.pyi.
+#include "bindings.h"
+
+PYBIND11_MODULE(_core, module) {
+  module.doc() = "The compiled core of Sirtaki.";
+  sirtaki::bind_types(module);
+  sirtaki::bind_errors(module);
+  sirtaki::bind_work(module);
+  sirtaki::bind_engine(module);
+}

@@ -1,0 +1,101 @@
+#include <pybind11/stl.h>
+
+#include <utility>
+#include <vector>
+
+#include "bindings.h"
+
+namespace sirtaki {
+namespace {
+
+namespace py = pybind11;
+
+// Memory of works that Python has let go of while the engine still uses it. Only touched with the GIL held.
+using Leftovers = std::vector<std::pair<std::shared_ptr<Work>, py::object>>;
+
+Leftovers& leftovers() {
+  static auto* const list = new Leftovers;  // never destroyed: the interpreter may be gone before the process is
+  return *list;
+}
+
+void drop_finished_leftovers() {
+  std::erase_if(leftovers(), [](const auto& leftover) { return leftover.first->done(); });
+}
+
+class PyWork {
+ public:
+  PyWork(std::shared_ptr<Work> work, std::shared_ptr<Engine> engine, py::object keep)
+      : work_(std::move(work)), engine_(std::move(engine)), keep_(std::move(keep)) {}
+  PyWork(PyWork&&) = default;
+  ~PyWork() {
+    if (work_ != nullptr && !work_->done()) leftovers().emplace_back(work_, std::move(keep_));
+  }
+
+  bool done() const { return work_->done(); }
+
+  void wait() {
+    if (!work_->done()) {
+      engine_->hurry();
+      while (!wait_without_gil()) {
+        if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+      }
+    }
+    work_->result();
+  }
+
+  // A result that was taken is given again, so that callers need not remember.
+  py::list buffers() {
+    if (!buffers_) {
+      buffers_ = py::list();
+      for (HostBuffer& buffer : work_->result().buffers) {
+        buffers_->append(buffer.allocated() ? py::cast(std::move(buffer)) : py::none());
+      }
+    }
+    return *buffers_;
+  }
+
+  py::list shapes() {
+    py::list result;
+    for (const Shape& shape : work_->result().shapes) result.append(py::tuple(py::cast(shape)));
+    return result;
+  }
+
+  std::vector<std::int64_t> received_splits() { return work_->result().received_splits; }
+  std::int64_t value() { return work_->result().value; }
+
+ private:
+  bool wait_without_gil() {
+    const py::gil_scoped_release release;
+    return work_->wait();
+  }
+
+  std::shared_ptr<Work> work_;
+  std::shared_ptr<Engine> engine_;
+  py::object keep_;
+  std::optional<py::list> buffers_;
+};
+
+}  // namespace
+
+py::object wrap_work(std::shared_ptr<Work> work, std::shared_ptr<Engine> engine, py::object keep) {
+  drop_finished_leftovers();
+  return py::cast(PyWork(std::move(work), std::move(engine), std::move(keep)));
+}
+
+void bind_work(py::module_& module) {
+  py::class_<HostBuffer>(module, "Buffer", py::buffer_protocol())
+      .def("__len__", &HostBuffer::size)
+      .def_buffer([](HostBuffer& buffer) {
+        return py::buffer_info(reinterpret_cast<std::uint8_t*>(buffer.data()),
+                               static_cast<py::ssize_t>(buffer.size()));
+      });
+  py::class_<PyWork>(module, "Work")
+      .def("done", &PyWork::done)
+      .def("wait", &PyWork::wait)
+      .def("buffers", &PyWork::buffers)
+      .def("shapes", &PyWork::shapes)
+      .def("received_splits", &PyWork::received_splits)
+      .def("value", &PyWork::value);
+}
+
+}  // namespace sirtaki

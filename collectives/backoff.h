@@ -1,0 +1,27 @@
+// How the engine waits for something that can only be polled, as MPI can: it spins for a moment if cores are free, then
+// naps for a small fraction of the time that it has already waited. So waiting costs a few per cent of a core at most, and
+// never makes an operation more than a few per cent longer.
+#pragma once
+
+#include <chrono>
+
+#include "doorbell.h"
+
+namespace sirtaki {
+
+class Backoff {
+ public:
+  explicit Backoff(bool cores_are_free) : cores_are_free_(cores_are_free) {}
+
+  void reset() { waiting_ = false; }
+
+  // `moving_data`: a collective is running, whose end takes longer to come and is worth more spinning.
+  void pause(Doorbell& doorbell, bool moving_data);
+
+ private:
+  bool cores_are_free_;
+  bool waiting_ = false;
+  std::chrono::steady_clock::time_point since_;
+};
+
+}  // namespace sirtaki

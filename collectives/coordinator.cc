@@ -1,0 +1,206 @@
+#include "coordinator.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "planner.h"
+
+namespace sirtaki {
+namespace {
+
+std::string title_of(const std::pair<std::string, std::uint64_t>& key) {
+  Request shown;
+  shown.name = key.first;
+  shown.sequence = key.second;
+  return shown.title();
+}
+
+}  // namespace
+
+Coordinator::Coordinator(std::vector<int> global_ranks, const Settings& settings)
+    : global_ranks_(std::move(global_ranks)),
+      slots_(settings.cache_capacity),
+      joined_(size()),
+      left_(size()),
+      seen_(size()) {}
+
+void Coordinator::hear(int from, Announcement announcement, Clock::time_point now) {
+  const auto rank = static_cast<std::size_t>(from);
+  seen_[rank] = std::max(seen_[rank], announcement.seen);
+  if (announcement.stacks.has_value()) stacks_[from] = *announcement.stacks;
+  if (!announcement.failure.empty() && abort_cause_.empty()) abort_cause_ = announcement.failure;
+  for (const Vote& vote : announcement.votes) count(from, vote, now);
+  if (announcement.leaving) leave(from);
+}
+
+void Coordinator::count(int from, const Vote& vote, Clock::time_point now) {
+  const auto rank = static_cast<std::size_t>(from);
+  const auto request =
+      vote.slot == kNoSlot ? std::make_shared<const Request>(vote.request) : slots_.request_of(vote.slot, from);
+  if (request->verb == Verb::kJoin) return join(from);
+  const auto [position, is_new] = pending_.try_emplace(Key{request->name, vote.sequence});
+  Entry& entry = position->second;
+  if (is_new) {
+    entry.requests.resize(size());
+    entry.slots.assign(size(), kNoSlot);
+    entry.since = now;
+  }
+  // Equal requests share one copy, so that remembering them costs little however many ranks there are.
+  const auto first = std::find_if(entry.requests.begin(), entry.requests.end(), [](const auto& r) { return r; });
+  entry.requests[rank] = first != entry.requests.end() && **first == *request ? *first : request;
+  entry.slots[rank] = vote.slot;
+  settle(position);
+}
+
+void Coordinator::join(int from) {
+  joined_[static_cast<std::size_t>(from)] = true;
+  ++joined_count_;
+  last_joined_ = from;
+  for (auto entry = pending_.begin(); entry != pending_.end();) settle(entry++);
+}
+
+void Coordinator::leave(int from) {
+  const auto rank = static_cast<std::size_t>(from);
+  if (left_[rank]) return;
+  left_[rank] = true;
+  ++left_count_;
+  for (auto entry = pending_.begin(); entry != pending_.end();) settle(entry++);
+}
+
+// Moves an entry on if it is complete, or if it never can be.
+void Coordinator::settle(std::map<Key, Entry>::iterator position) {
+  Entry& entry = position->second;
+  const std::string refusal = reason_to_refuse(position->first, entry);
+  if (!refusal.empty()) {
+    refuse(position->first, refusal);
+    pending_.erase(position);
+    return;
+  }
+  for (std::size_t rank = 0; rank < size(); ++rank) {
+    if (entry.requests[rank] == nullptr && !joined_[rank]) return;
+  }
+  const std::string mismatch = find_mismatch(entry.requests, global_ranks_);
+  if (mismatch.empty()) {
+    Agreement agreement = agree(entry.requests);
+    agreement.request.sequence = 0;
+    ready_.push_back({std::move(entry), std::move(agreement), position->first.second});
+  } else {
+    refuse(position->first, mismatch);
+  }
+  pending_.erase(position);
+}
+
+std::string Coordinator::reason_to_refuse(const Key& key, const Entry& entry) const {
+  if (left_count_ == 0 && joined_count_ == 0) return "";
+  const std::string title = title_of(key);
+  if (left_count_ > 0) {
+    return "'" + title + "' cannot complete: " + list_ranks(global(ranks_where(left_))) +
+           " left early (shut down, or the program ended there). Make every rank do the same number of steps, or call "
+           "join() on the ranks that are done.";
+  }
+  const auto& request = *std::find_if(entry.requests.begin(), entry.requests.end(), [](const auto& r) { return r; });
+  if (request->verb == Verb::kAllreduce || request->verb == Verb::kBarrier) return "";
+  return "'" + title + "': " + std::string(name_of(request->verb)) + " cannot run, since " +
+         list_ranks(global(ranks_where(joined_))) +
+         " called join() and can only take part in allreduce and barrier until all ranks have joined.";
+}
+
+void Coordinator::refuse(const Key& key, const std::string& message) {
+  refusals_.push_back({key.first, key.second, message});
+}
+
+Verdict Coordinator::decide(bool planes_busy, std::int64_t fusion_threshold) {
+  Verdict verdict;
+  verdict.number = verdicts_ + 1;
+  verdict.refusals = std::exchange(refusals_, {});
+  verdict.asked = std::exchange(asked_, {});
+  verdict.abort_cause = abort_cause_;
+  if (!ready_.empty() && !planes_busy) {
+    std::vector<const Request*> requests;
+    for (const Ready& ready : ready_) requests.push_back(&ready.agreement.request);
+    for (const std::vector<std::size_t>& members : plan(requests, fusion_threshold)) {
+      ItemList& batch = verdict.batches.emplace_back();
+      for (const std::size_t member : members) batch.push_back(make_item(ready_[member], verdict));
+    }
+    ready_.clear();
+  }
+  if (joined_count_ == static_cast<int>(size()) && ready_.empty()) {
+    verdict.last_joined = std::exchange(last_joined_, -1);
+    joined_.assign(size(), false);
+    joined_count_ = 0;
+  }
+  if (left_count_ == static_cast<int>(size()) && !told_all_left_) verdict.all_left = told_all_left_ = true;
+  if (verdict.says_something()) ++verdicts_;
+  return verdict;
+}
+
+Item Coordinator::make_item(Ready& ready, Verdict& verdict) {
+  Item item;
+  item.sequence = ready.sequence;
+  int common = kNoSlot;
+  bool same = true;
+  for (std::size_t rank = 0; rank < size(); ++rank) {
+    if (ready.entry.requests[rank] == nullptr) continue;
+    ++item.contributors;
+    if (common == kNoSlot) common = ready.entry.slots[rank];
+    same = same && ready.entry.slots[rank] == common;
+  }
+  if (same && common != kNoSlot && slots_.is_live(common)) {
+    slots_.touch(common);
+    item.slot = common;
+    return item;
+  }
+  const Verb verb = ready.agreement.request.verb;
+  const bool repeats = verb != Verb::kAddProcessSet && verb != Verb::kRemoveProcessSet;
+  if (repeats) {
+    // Whoever has not spoken since a verdict may still vote for what that verdict made forgotten; a rank that has joined
+    // acts on all verdicts before it votes again.
+    std::uint64_t seen = std::numeric_limits<std::uint64_t>::max();
+    for (std::size_t rank = 0; rank < size(); ++rank) seen = std::min(seen, joined_[rank] ? seen : seen_[rank]);
+    slots_.release_until(seen);
+    item.slot = slots_.add(ready.entry.requests, verdict.number, verdict.forgotten);
+  }
+  item.agreement = std::move(ready.agreement);
+  return item;
+}
+
+void Coordinator::ask_for_stacks(const std::vector<int>& ranks) {
+  stacks_.clear();
+  asked_.assign(ranks.begin(), ranks.end());
+}
+
+std::vector<Waiting> Coordinator::waiting() const {
+  std::vector<Waiting> result;
+  for (const auto& [key, entry] : pending_) {
+    Waiting waiting{"", Verb::kAllreduce, entry.since, {}, {}, {}};
+    for (std::size_t rank = 0; rank < size(); ++rank) {
+      if (entry.requests[rank] == nullptr) {
+        if (!joined_[rank]) waiting.missing.push_back(static_cast<int>(rank));
+        continue;
+      }
+      waiting.present.push_back(static_cast<int>(rank));
+      waiting.sites.push_back(entry.requests[rank]->site);
+      waiting.verb = entry.requests[rank]->verb;
+    }
+    waiting.title = title_of(key);
+    result.push_back(std::move(waiting));
+  }
+  return result;
+}
+
+std::vector<int> Coordinator::global(const std::vector<int>& ranks) const {
+  std::vector<int> result;
+  for (const int rank : ranks) result.push_back(global_ranks_[static_cast<std::size_t>(rank)]);
+  return result;
+}
+
+std::vector<int> Coordinator::ranks_where(const std::vector<bool>& flags) const {
+  std::vector<int> result;
+  for (std::size_t rank = 0; rank < size(); ++rank) {
+    if (flags[rank]) result.push_back(static_cast<int>(rank));
+  }
+  return result;
+}
+
+}  // namespace sirtaki

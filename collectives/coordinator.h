@@ -1,0 +1,93 @@
+// Rank 0's part of negotiation in one group: counts votes, checks that the ranks ask for the same, and decides what runs
+// next, in which batches. Pure logic: no threads, no transport, no clock of its own, so tests and simulations drive it.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agreement.h"
+#include "messages.h"
+#include "settings.h"
+#include "slots.h"
+
+namespace sirtaki {
+
+using Clock = std::chrono::steady_clock;
+
+// A request that some ranks have made and others have not.
+struct Waiting {
+  std::string title;
+  Verb verb;
+  Clock::time_point since;
+  std::vector<int> present;         // ranks within the group
+  std::vector<int> missing;
+  std::vector<std::string> sites;   // of `present`
+};
+
+class Coordinator {
+ public:
+  // `global_ranks`: the members, for messages.
+  Coordinator(std::vector<int> global_ranks, const Settings& settings);
+
+  void hear(int from, Announcement announcement, Clock::time_point now);
+
+  // What every member has to act on now; says_something() is false if nothing. While the planes are busy, what is ready is
+  // held back so that it travels in fewer and larger batches.
+  Verdict decide(bool planes_busy, std::int64_t fusion_threshold);
+
+  void abort(const std::string& cause) { abort_cause_ = cause; }
+  void ask_for_stacks(const std::vector<int>& ranks);
+  // Stacks that arrived since, by rank within the group; empty text while there is no answer.
+  const std::map<int, std::string>& stacks() const { return stacks_; }
+
+  std::vector<Waiting> waiting() const;
+  bool has_pending() const { return !pending_.empty() || !ready_.empty(); }
+  bool has_left(int rank) const { return left_[static_cast<std::size_t>(rank)]; }
+
+ private:
+  using Key = std::pair<std::string, std::uint64_t>;
+  struct Entry {
+    RequestsByRank requests;
+    std::vector<int> slots;  // what each rank voted with
+    Clock::time_point since;
+  };
+  struct Ready {
+    Entry entry;
+    Agreement agreement;
+    std::uint64_t sequence;
+  };
+
+  std::size_t size() const { return global_ranks_.size(); }
+  void count(int from, const Vote& vote, Clock::time_point now);
+  void join(int from);
+  void leave(int from);
+  void settle(std::map<Key, Entry>::iterator entry);
+  std::string reason_to_refuse(const Key& key, const Entry& entry) const;
+  void refuse(const Key& key, const std::string& message);
+  Item make_item(Ready& ready, Verdict& verdict);
+  std::vector<int> global(const std::vector<int>& ranks) const;
+  std::vector<int> ranks_where(const std::vector<bool>& flags) const;
+
+  std::vector<int> global_ranks_;
+  Slots slots_;
+  std::map<Key, Entry> pending_;
+  std::deque<Ready> ready_;
+  std::vector<Refusal> refusals_;
+  std::vector<bool> joined_;
+  std::vector<bool> left_;
+  std::vector<std::uint64_t> seen_;
+  std::map<int, std::string> stacks_;
+  std::vector<std::int64_t> asked_;
+  std::string abort_cause_;
+  std::uint64_t verdicts_ = 0;
+  int joined_count_ = 0;
+  int left_count_ = 0;
+  int last_joined_ = -1;
+  bool told_all_left_ = false;
+};
+
+}  // namespace sirtaki

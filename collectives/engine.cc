@@ -1,0 +1,443 @@
+#include "engine.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "handshake.h"
+#include "request_check.h"
+
+namespace sirtaki {
+namespace {
+
+// MPI cannot wake a process, so an engine at rest looks this often whether others have said something: that is how a rank
+// that submits nothing learns that the job has failed, or is asked where it is.
+constexpr std::chrono::seconds kIdleLook{1};
+constexpr std::chrono::seconds kFarewell{2};
+constexpr std::chrono::seconds kLastResort{5};
+
+Error not_running(const std::string& what) {
+  return {ErrorKind::kPrecondition, "Sirtaki has " + what + "; use init()."};
+}
+
+int index_of(const std::vector<int>& ranks, int rank) {
+  const auto found = std::find(ranks.begin(), ranks.end(), rank);
+  return found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
+}
+
+// Signals are for the user's threads: a handler of Python's must be able to interrupt the main thread's wait.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+bool cores_are_free(const Topology& topology) {
+  return topology.local_size <= static_cast<int>(std::thread::hardware_concurrency());
+}
+
+}  // namespace
+
+Engine::Engine(EngineOptions options, std::unique_ptr<Transport> world)
+    : options_(std::move(options)), backoff_(false) {
+  const Introduction own = introduce(options_.program, options_.settings);
+  std::vector<std::string> host_ids;
+  for (const Introduction& introduction : shake_hands(*world, own, options_.settings)) {
+    hosts_.push_back(introduction.host_name);
+    host_ids.push_back(introduction.host_id);
+  }
+  topology_ = make_topology(world->rank(), host_ids);
+  backoff_ = Backoff(cores_are_free(topology_));
+  std::vector<int> all;
+  for (int rank = 0; rank < topology_.size; ++rank) all.push_back(rank);
+  make_group(0, all, std::move(world));
+  const SignalsBlocked blocked;
+  thread_ = std::thread([this] { run(); });
+}
+
+Engine::~Engine() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  doorbell_.ring(true);
+  thread_.join();
+}
+
+// ---- any thread ----
+
+std::shared_ptr<Work> Engine::submit(int group, Request request, std::vector<Address> addresses,
+                                     std::function<void*(std::size_t, const Shape&)> allocate) {
+  auto work = std::make_shared<Work>();
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) throw *failure_;
+    if (leaving_) throw not_running("been shut down");
+    ProcessSet& set = set_for(group, request);
+    fill_in(set, request);
+    check_request(request, static_cast<int>(set.ranks.size()));
+    check_addresses(request, addresses);
+    const bool nameless = request.name.empty();
+    std::uint64_t& counter = set.counters[static_cast<std::size_t>(request.verb)];
+    if (nameless) {
+      request.name = std::string(name_of(request.verb)) + ".noname";
+      request.sequence = counter + 1;
+    }
+    if (!set.names.insert({request.name, request.sequence}).second) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  "'" + request.title() + "' is still under way on this rank: a name can be used again only after its "
+                  "operation has been synchronized. Give every tensor a name of its own.");
+    }
+    if (nameless) ++counter;
+    queue_.push_back({group, {std::move(request), std::move(addresses), work, std::move(allocate)}});
+  }
+  doorbell_.ring(false);
+  return work;
+}
+
+Engine::ProcessSet& Engine::set_for(int group, const Request& request) {
+  const auto found = sets_.find(group);
+  if (found == sets_.end()) {
+    throw Error(ErrorKind::kInvalidArgument, std::string(name_of(request.verb)) + " '" + request.name +
+                                                 "': there is no process set " + std::to_string(group));
+  }
+  if (found->second.rank < 0) {
+    throw Error(ErrorKind::kInvalidArgument,
+                std::string(name_of(request.verb)) + " '" + request.name + "': rank " + std::to_string(topology_.rank) +
+                    " is not in process set " + std::to_string(group) + ", which holds " +
+                    list_ranks(found->second.ranks));
+  }
+  return found->second;
+}
+
+// Turns what users know (global ranks) into what the group knows, where that needs the table of sets.
+void Engine::fill_in(const ProcessSet& set, Request& request) const {
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorKind::kInvalidArgument, std::string(name_of(request.verb)) + " '" + request.name + "': " + why);
+  };
+  if (request.verb == Verb::kBroadcast) {
+    const int root = index_of(set.ranks, request.root);
+    if (root < 0) refuse("root rank " + std::to_string(request.root) + " is not among " + list_ranks(set.ranks));
+    request.root = root;
+  } else if (request.verb == Verb::kAddProcessSet) {
+    std::vector<std::int64_t>& ranks = request.splits;
+    std::sort(ranks.begin(), ranks.end());
+    if (ranks.empty()) refuse("no ranks were given");
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      const std::string shown = std::to_string(ranks[i]);
+      if (ranks[i] < 0 || ranks[i] >= topology_.size) {
+        refuse("rank " + shown + " does not exist; there are " + std::to_string(topology_.size) + " ranks");
+      }
+      if (i > 0 && ranks[i] == ranks[i - 1]) refuse("rank " + shown + " is given twice");
+    }
+    for (const auto& [id, other] : sets_) {
+      if (std::equal(other.ranks.begin(), other.ranks.end(), ranks.begin(), ranks.end())) {
+        refuse(list_ranks(other.ranks) + " already form process set " + std::to_string(id));
+      }
+    }
+  } else if (request.verb == Verb::kRemoveProcessSet) {
+    const bool exists = request.splits.size() == 1 && sets_.contains(static_cast<int>(request.splits[0]));
+    if (!exists || request.splits[0] == 0) refuse("process set " + to_string(request.splits) + " cannot be removed");
+  } else if (request.verb == Verb::kJoin && static_cast<int>(set.ranks.size()) != topology_.size) {
+    refuse("works on the global process set only");
+  }
+}
+
+void Engine::shutdown() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    leaving_ = true;
+  }
+  doorbell_.ring(true);
+  thread_.join();
+}
+
+void Engine::abort_job(int exit_code, const std::string& cause) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = Error(ErrorKind::kAborted, cause);
+    exit_code_ = exit_code;
+  }
+  // The engine's thread may be held up inside a library; the job has to end all the same.
+  std::thread([exit_code] {
+    std::this_thread::sleep_for(kLastResort);
+    _exit(exit_code);
+  }).detach();
+  doorbell_.ring(true);
+  if (thread_.joinable()) thread_.join();
+}
+
+std::map<int, std::vector<int>> Engine::process_sets() const {
+  const std::lock_guard lock(mutex_);
+  std::map<int, std::vector<int>> result;
+  for (const auto& [id, set] : sets_) result[id] = set.ranks;
+  return result;
+}
+
+std::string Engine::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_ ? failure_->what() : "";
+}
+
+void Engine::set_fusion_threshold(std::int64_t bytes) {
+  if (bytes < 0) {
+    throw Error(ErrorKind::kInvalidArgument, "the fusion threshold cannot be negative: " + std::to_string(bytes));
+  }
+  const std::lock_guard lock(mutex_);
+  new_fusion_threshold_ = bytes;
+}
+
+bool Engine::wait_for_question() {
+  std::unique_lock lock(question_mutex_);
+  question_changed_.wait(lock, [this] { return asked_ || no_more_questions_; });
+  return std::exchange(asked_, false);
+}
+
+void Engine::answer(const std::string& stacks) {
+  {
+    const std::lock_guard lock(mutex_);
+    answer_ = stacks;
+  }
+  doorbell_.ring(true);
+}
+
+// ---- the engine's thread ----
+
+void Engine::run() {
+  pthread_setname_np(pthread_self(), "sirtaki");
+  prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; the default makes every nap 50 us longer
+  while (!ended()) {
+    try {
+      if (!step()) wait();
+    } catch (const Error& error) {
+      fail(error);
+    } catch (const std::exception& error) {
+      fail(Error(ErrorKind::kAborted, "rank " + std::to_string(topology_.rank) + " failed: " + error.what()));
+    }
+  }
+  {
+    const std::lock_guard lock(question_mutex_);
+    no_more_questions_ = true;
+  }
+  question_changed_.notify_all();
+  fail_everything(not_running("been shut down"));
+  groups_.clear();
+}
+
+bool Engine::step() {
+  take_in_queue();
+  bool moved = false;
+  // A group may make or remove others, never itself.
+  for (auto group = groups_.begin(); group != groups_.end();) {
+    const int id = group->first;
+    moved |= group->second->progress();
+    group = groups_.upper_bound(id);
+  }
+  if (moved) backoff_.reset();
+  return moved;
+}
+
+void Engine::wait() {
+  bool active = false;
+  bool moving_data = false;
+  for (const auto& [id, group] : groups_) {
+    active |= group->active() || !group->flushed();
+    moving_data |= group->moving_data();
+  }
+  if (active) {
+    backoff_.pause(doorbell_, moving_data);
+    return;
+  }
+  backoff_.reset();
+  ++statistics_.idle_wakeups;
+  doorbell_.sleep(kIdleLook);
+}
+
+void Engine::take_in_queue() {
+  std::vector<Queued> queue;
+  bool leave = false;
+  std::optional<std::string> stacks;
+  std::optional<std::int64_t> threshold;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) throw *failure_;
+    queue.swap(queue_);
+    leave = leaving_;
+    stacks = std::exchange(answer_, std::nullopt);
+    threshold = std::exchange(new_fusion_threshold_, std::nullopt);
+  }
+  for (Queued& queued : queue) {
+    const auto group = groups_.find(queued.group);
+    if (group != groups_.end()) {
+      group->second->submit(std::move(queued.submission));
+    } else {
+      const Error error(ErrorKind::kPrecondition, "process set " + std::to_string(queued.group) + " was removed");
+      on_finished(queued.group, queued.submission, Result(), &error);
+    }
+  }
+  if (stacks) {
+    for (const int id : std::exchange(asking_, {})) {
+      if (groups_.contains(id)) groups_[id]->answer(*stacks);
+    }
+  }
+  for (auto& [id, group] : groups_) {
+    if (leave && !group->leaving()) group->leave();
+    if (threshold) group->set_fusion_threshold(*threshold);
+  }
+}
+
+bool Engine::ended() {
+  const std::lock_guard lock(mutex_);
+  if (stopping_) return true;
+  if (failure_ && (leaving_ || exit_code_)) return true;
+  return leaving_ && std::all_of(groups_.begin(), groups_.end(), [](const auto& group) {
+           return group.second->all_left() && group.second->flushed();
+         });
+}
+
+// The job cannot go on: tell the other ranks, fail everything here, then serve nothing but the end.
+void Engine::fail(const Error& error) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = Error(ErrorKind::kAborted, error.what());
+  }
+  spread_failure();
+  fail_everything(*failure_);
+  while (!ended()) doorbell_.sleep(std::chrono::hours(1));
+  std::optional<int> exit_code;
+  {
+    const std::lock_guard lock(mutex_);
+    exit_code = exit_code_;
+  }
+  if (exit_code) groups_[0]->transport().abort_job(*exit_code);
+}
+
+void Engine::fail_everything(const Error& error) {
+  std::vector<Queued> queue;
+  {
+    const std::lock_guard lock(mutex_);
+    queue.swap(queue_);
+  }
+  for (auto& [id, group] : groups_) group->fail_all(error);
+  for (Queued& queued : queue) on_finished(queued.group, queued.submission, Result(), &error);
+}
+
+void Engine::spread_failure() {
+  Group& world = *groups_[0];
+  const auto limit = Clock::now() + kFarewell;
+  try {
+    world.announce_failure(failure_->what());
+    while (Clock::now() < limit) {
+      const bool moved = world.progress();
+      if (!moved && world.flushed()) break;
+      if (!moved) backoff_.pause(doorbell_, false);
+    }
+  } catch (const Error&) {
+    // The verdict that ends the job comes back as this error; or the transport is broken, and then nobody can be told.
+  }
+  try {
+    while (!world.flushed() && Clock::now() < limit) backoff_.pause(doorbell_, false);
+  } catch (const Error&) {
+  }
+}
+
+void Engine::make_group(int id, std::vector<int> ranks, std::unique_ptr<Transport> transport) {
+  const int rank = index_of(ranks, topology_.rank);
+  if (transport != nullptr) {
+    GroupOptions options{id, ranks, {}, options_.settings};
+    for (const int r : ranks) options.hosts.push_back(hosts_[static_cast<std::size_t>(r)]);
+    DataPlanes planes = options_.make_planes(*transport);
+    groups_[id] =
+        std::make_unique<Group>(std::move(options), std::move(transport), std::move(planes),
+                                          static_cast<GroupOwner&>(*this), statistics_);
+  }
+  const std::lock_guard lock(mutex_);
+  sets_[id].ranks = std::move(ranks);
+  sets_[id].rank = rank;
+}
+
+void Engine::on_finished(int group, Submission& submission, Result result, const Error* error) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto set = sets_.find(group);
+    if (set != sets_.end()) set->second.names.erase({submission.request.name, submission.request.sequence});
+  }
+  if (error != nullptr) {
+    submission.work->fail(*error);
+  } else {
+    submission.work->finish(std::move(result));
+  }
+}
+
+void Engine::on_process_set(const Agreement& agreement, std::optional<Submission> submission) {
+  Result result;
+  std::optional<Error> error;
+  try {
+    if (agreement.request.verb == Verb::kAddProcessSet) {
+      result.value = add_process_set({agreement.request.splits.begin(), agreement.request.splits.end()});
+    } else {
+      remove_process_set(static_cast<int>(agreement.request.splits[0]));
+    }
+  } catch (const Error& caught) {
+    if (caught.kind() != ErrorKind::kPrecondition) throw;
+    error = caught;
+  }
+  if (submission) on_finished(0, *submission, std::move(result), error ? &*error : nullptr);
+}
+
+int Engine::add_process_set(const std::vector<int>& ranks) {
+  for (const auto& [id, existing] : process_sets()) {
+    if (existing == ranks) {
+      throw Error(ErrorKind::kPrecondition, list_ranks(ranks) + " already form process set " + std::to_string(id));
+    }
+  }
+  int id = next_id_;
+  if (free_ids_.empty()) {
+    ++next_id_;
+  } else {
+    id = free_ids_.front();
+    free_ids_.erase(free_ids_.begin());
+  }
+  make_group(id, ranks, groups_[0]->transport().split(ranks));
+  return id;
+}
+
+void Engine::remove_process_set(int id) {
+  const Error removed(ErrorKind::kPrecondition, "process set " + std::to_string(id) + " was removed");
+  {
+    const std::lock_guard lock(mutex_);
+    if (!sets_.contains(id)) throw removed;
+  }
+  if (const auto group = groups_.find(id); group != groups_.end()) {
+    group->second->fail_all(removed);
+    groups_.erase(group);
+  }
+  free_ids_.push_back(id);
+  const std::lock_guard lock(mutex_);
+  sets_.erase(id);
+}
+
+void Engine::on_asked_for_stacks(int group) {
+  asking_.push_back(group);
+  {
+    const std::lock_guard lock(question_mutex_);
+    asked_ = true;
+  }
+  question_changed_.notify_all();
+}
+
+void Engine::say(const std::string& line) { options_.say(line); }
+
+}  // namespace sirtaki

@@ -1,0 +1,125 @@
+// A rank of a job: takes requests from any thread, negotiates and runs them on a thread of its own. Several engines may
+// live in one process (tests run ranks as threads); the binding keeps one.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "backoff.h"
+#include "doorbell.h"
+#include "group.h"
+#include "topology.h"
+
+namespace sirtaki {
+
+struct EngineOptions {
+  Settings settings;
+  std::string program;                                     // what must be the same on all ranks, for example versions
+  std::function<DataPlanes(Transport&)> make_planes;       // for each group, in order of preference
+  std::function<void(const std::string&)> say;             // one line for people
+};
+
+class Engine final : private GroupOwner {
+ public:
+  // Blocks until all ranks of the transport have made theirs. Throws Error(kPrecondition) naming who is missing or differs.
+  Engine(EngineOptions options, std::unique_ptr<Transport> world);
+  // Without shutdown() before, the job is treated as failed on this rank.
+  ~Engine();
+
+  const Topology& topology() const { return topology_; }
+
+  // Any thread. Throws Error at once for what this rank can see is wrong. request.root is a global rank; an empty name is
+  // numbered. Of add_process_set, splits are the global ranks; of remove_process_set, the id.
+  std::shared_ptr<Work> submit(int group, Request request, std::vector<Address> addresses,
+                               std::function<void*(std::size_t, const Shape&)> allocate = nullptr);
+
+  // Somebody sleeps until a work is done: the engine should not nap for long.
+  void hurry() { doorbell_.ring(true); }
+
+  // Leaves together with all other ranks, then ends the thread. After a failure it does not wait for the others.
+  void shutdown();
+
+  // Ends the job for all ranks, by the transport's means. May not return.
+  void abort_job(int exit_code, const std::string& cause);
+
+  std::map<int, std::vector<int>> process_sets() const;
+  std::string failure() const;  // empty while all is well
+  void set_fusion_threshold(std::int64_t bytes);
+  const Statistics& statistics() const { return statistics_; }
+
+  // Blocks until somebody wants this process's Python stacks (true), or the engine ends (false).
+  bool wait_for_question();
+  void answer(const std::string& stacks);
+
+ private:
+  struct ProcessSet {
+    std::vector<int> ranks;  // global
+    int rank = -1;           // this process within it, or -1
+    std::set<std::pair<std::string, std::uint64_t>> names;  // in flight
+    std::uint64_t counters[kVerbCount] = {};
+  };
+  struct Queued {
+    int group;
+    Submission submission;
+  };
+
+  void run();
+  bool step();
+  void wait();
+  void take_in_queue();
+  void fail(const Error& error);
+  void fail_everything(const Error& error);
+  void spread_failure();
+  bool ended();
+  void make_group(int id, std::vector<int> ranks, std::unique_ptr<Transport> transport);
+  void fill_in(const ProcessSet& set, Request& request) const;
+  ProcessSet& set_for(int group, const Request& request);
+
+  void on_finished(int group, Submission& submission, Result result, const Error* error) override;
+  void on_process_set(const Agreement& agreement, std::optional<Submission> submission) override;
+  void on_asked_for_stacks(int group) override;
+  void say(const std::string& line) override;
+  int add_process_set(const std::vector<int>& ranks);
+  void remove_process_set(int id);
+
+  EngineOptions options_;
+  Statistics statistics_;
+  std::vector<std::string> hosts_;
+  Topology topology_;
+  Doorbell doorbell_;
+  Backoff backoff_;
+
+  // Engine's thread only.
+  std::map<int, std::unique_ptr<Group>> groups_;
+  int next_id_ = 1;
+  std::vector<int> free_ids_;
+  std::vector<int> asking_;  // groups whose coordinator waits for stacks
+
+  // Shared, under the mutex.
+  mutable std::mutex mutex_;
+  std::map<int, ProcessSet> sets_;
+  std::vector<Queued> queue_;
+  std::optional<Error> failure_;
+  std::optional<std::int64_t> new_fusion_threshold_;
+  std::optional<std::string> answer_;
+  std::optional<int> exit_code_;
+  bool leaving_ = false;
+  bool stopping_ = false;
+
+  std::mutex question_mutex_;
+  std::condition_variable question_changed_;
+  bool asked_ = false;
+  bool no_more_questions_ = false;
+
+  std::thread thread_;
+};
+
+}  // namespace sirtaki

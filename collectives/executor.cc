@@ -1,0 +1,247 @@
+#include "executor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <numeric>
+
+#include "kernels.h"
+
+namespace sirtaki {
+namespace {
+
+Reduction reduction_of(const Request& request, DType dtype, int contributors) {
+  const double divisor = request.op == ReduceOp::kAverage ? contributors : 1;
+  return {.dtype = dtype,
+          .op = request.op == ReduceOp::kAverage ? ReduceOp::kSum : request.op,
+          .prescale = request.prescale,
+          .postscale = request.postscale / divisor};
+}
+
+// The first dim0 % ranks ranks get one row more.
+std::vector<std::int64_t> rows_by_rank(std::int64_t rows, int ranks) {
+  std::vector<std::int64_t> result(static_cast<std::size_t>(ranks), rows / ranks);
+  for (std::int64_t r = 0; r < rows % ranks; ++r) ++result[static_cast<std::size_t>(r)];
+  return result;
+}
+
+std::vector<std::int64_t> scaled(std::span<const std::int64_t> rows, std::int64_t row) {
+  std::vector<std::int64_t> result(rows.begin(), rows.end());
+  for (std::int64_t& count : result) count *= row;
+  return result;
+}
+
+Shape with_rows(Shape shape, std::int64_t rows) {
+  shape[0] = rows;
+  return shape;
+}
+
+std::int64_t largest_bytes(std::span<const Segment> segments, DType dtype) {
+  std::int64_t largest = 0;
+  for (const Segment& segment : segments) largest = std::max(largest, segment.count);
+  return largest * static_cast<std::int64_t>(size_of(dtype));
+}
+
+// What one call of a plane can take together.
+struct Kind {
+  DType dtype;
+  int device;
+  int contributors;
+  auto operator<=>(const Kind&) const = default;
+};
+
+}  // namespace
+
+Executor::Executor(int rank, int size, DataPlanes planes, Deliver deliver)
+    : rank_(rank), size_(size), planes_(std::move(planes)), deliver_(std::move(deliver)) {}
+
+bool Executor::progress() {
+  if (batches_.empty()) return false;
+  Batch& batch = batches_.front();
+  const bool starts = !running_.has_value();
+  if (starts) {
+    results_.clear();
+    results_.resize(batch.size());
+    running_ = run(batch);
+  }
+  std::optional<Error> refused;
+  try {
+    if (!running_->advance()) return starts;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kPrecondition) throw;
+    refused = error;
+  }
+  running_.reset();
+  Batch finished = std::move(batch);
+  batches_.pop_front();
+  deliver_all(finished, refused ? &*refused : nullptr);
+  return true;
+}
+
+void Executor::deliver_all(Batch& batch, const Error* error) {
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    if (batch[i].submission) deliver_(*batch[i].submission, std::move(results_[i]), error);
+  }
+}
+
+void Executor::abort(const Error& error) {
+  for (Batch& batch : batches_) {
+    for (BatchItem& item : batch) {
+      if (item.submission) deliver_(*item.submission, Result(), &error);
+    }
+  }
+  // What a plane still has under way may yet touch memory, so the task is left as it is until the process ends.
+  if (running_) new Task(std::move(*running_));
+  running_.reset();
+  batches_.clear();
+}
+
+Task Executor::run(Batch& batch) {
+  switch (batch.front().agreement->request.verb) {
+    case Verb::kAllreduce:
+      co_await allreduce(batch);
+      break;
+    case Verb::kBroadcast:
+      co_await broadcast(batch);
+      break;
+    case Verb::kAllgather:
+      co_await allgather(batch.front());
+      break;
+    case Verb::kReducescatter:
+      co_await reducescatter(batch.front());
+      break;
+    case Verb::kAlltoall:
+      co_await alltoall(batch.front());
+      break;
+    default:  // a barrier is done once it is agreed on; the engine deals with the others
+      break;
+  }
+}
+
+// The caller's memory, or memory that the caller or the core allocates now.
+void* Executor::output(BatchItem& item, std::size_t tensor, Shape shape) {
+  const TensorSpec& spec = item.agreement->request.tensors[tensor];
+  Result& result = results_[static_cast<std::size_t>(&item - batches_.front().data())];
+  result.buffers.resize(item.agreement->request.tensors.size());
+  result.shapes.resize(item.agreement->request.tensors.size());
+  const std::size_t bytes = static_cast<std::size_t>(element_count(shape)) * size_of(spec.dtype);
+  void* out = nullptr;
+  if (!item.submission) {
+    result.buffers[tensor] = HostBuffer(bytes);
+    out = result.buffers[tensor].data();
+  } else if (item.submission->addresses[tensor].out != nullptr) {
+    out = item.submission->addresses[tensor].out;
+  } else if (item.submission->allocate) {
+    out = item.submission->allocate(tensor, shape);
+  } else {
+    result.buffers[tensor] = HostBuffer(bytes);
+    out = result.buffers[tensor].data();
+  }
+  result.shapes[tensor] = std::move(shape);
+  return out;
+}
+
+Task Executor::allreduce(Batch& batch) {
+  std::map<Kind, std::vector<Segment>> kinds;
+  for (BatchItem& item : batch) {
+    const Request& request = item.agreement->request;
+    for (std::size_t t = 0; t < request.tensors.size(); ++t) {
+      const TensorSpec& spec = request.tensors[t];
+      Segment segment;
+      segment.count = element_count(spec.shape);
+      segment.out = output(item, t, spec.shape);
+      segment.in = item.submission ? item.submission->addresses[t].in : segment.out;
+      if (!item.submission) fill_identity(spec.dtype, request.op, segment.out, segment.count);
+      kinds[{spec.dtype, spec.device, item.contributors}].push_back(segment);
+    }
+  }
+  for (const auto& [kind, segments] : kinds) {
+    const Request& request = batch.front().agreement->request;
+    const Reduction reduction = reduction_of(request, kind.dtype, kind.contributors);
+    DataPlane& plane = choose(planes_, {Verb::kAllreduce, kind.dtype, request.op, kind.device,
+                                        largest_bytes(segments, kind.dtype)});
+    co_await plane.allreduce(reduction, segments);
+  }
+}
+
+Task Executor::broadcast(Batch& batch) {
+  const int root = batch.front().agreement->request.root;
+  std::map<Kind, std::vector<Segment>> kinds;
+  for (BatchItem& item : batch) {
+    const Request& request = item.agreement->request;
+    for (std::size_t t = 0; t < request.tensors.size(); ++t) {
+      const TensorSpec& spec = request.tensors[t];
+      Segment segment{item.submission->addresses[t].in, output(item, t, spec.shape), element_count(spec.shape)};
+      if (rank_ == root && segment.in != segment.out && segment.count > 0) {
+        std::memcpy(segment.out, segment.in, static_cast<std::size_t>(segment.count) * size_of(spec.dtype));
+      }
+      kinds[{spec.dtype, spec.device, 0}].push_back(segment);
+    }
+  }
+  for (const auto& [kind, segments] : kinds) {
+    DataPlane& plane = choose(planes_, {Verb::kBroadcast, kind.dtype, ReduceOp::kSum, kind.device,
+                                        largest_bytes(segments, kind.dtype)});
+    co_await plane.broadcast(root, size_of(kind.dtype), segments);
+  }
+}
+
+Task Executor::allgather(BatchItem& item) {
+  const Request& request = item.agreement->request;
+  for (std::size_t t = 0; t < request.tensors.size(); ++t) {
+    const TensorSpec& spec = request.tensors[t];
+    const auto ranks = static_cast<std::size_t>(size_);
+    const auto rows = std::span(item.agreement->sizes).subspan(t * ranks, ranks);
+    const std::int64_t total = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+    const Shape shape = with_rows(spec.shape, total);
+    const Spread spread{item.submission->addresses[t].in, output(item, t, shape), scaled(rows, row_size(spec.shape))};
+    const std::size_t size = size_of(spec.dtype);
+    DataPlane& plane = choose(planes_, {Verb::kAllgather, spec.dtype, ReduceOp::kSum, spec.device,
+                                        element_count(shape) * static_cast<std::int64_t>(size)});
+    co_await plane.allgather(size, spread);
+  }
+}
+
+Task Executor::reducescatter(BatchItem& item) {
+  const Request& request = item.agreement->request;
+  for (std::size_t t = 0; t < request.tensors.size(); ++t) {
+    const TensorSpec& spec = request.tensors[t];
+    const std::vector<std::int64_t> rows = rows_by_rank(spec.shape[0], size_);
+    const Shape shape = with_rows(spec.shape, rows[static_cast<std::size_t>(rank_)]);
+    const Spread spread{item.submission->addresses[t].in, output(item, t, shape), scaled(rows, row_size(spec.shape))};
+    const std::int64_t bytes = element_count(spec.shape) * static_cast<std::int64_t>(size_of(spec.dtype));
+    DataPlane& plane = choose(planes_, {Verb::kReducescatter, spec.dtype, request.op, spec.device, bytes});
+    co_await plane.reducescatter(reduction_of(request, spec.dtype, item.contributors), spread);
+  }
+}
+
+Task Executor::alltoall(BatchItem& item) {
+  const TensorSpec& spec = item.agreement->request.tensors[0];
+  const auto ranks = static_cast<std::size_t>(size_);
+  const auto me = static_cast<std::size_t>(rank_);
+  const std::vector<std::int64_t>& rows = item.agreement->sizes;
+  std::vector<std::int64_t> received(ranks);
+  for (std::size_t from = 0; from < ranks; ++from) received[from] = rows[from * ranks + me];
+  const std::int64_t total = std::accumulate(received.begin(), received.end(), std::int64_t{0});
+  const std::int64_t row = row_size(spec.shape);
+  const Shape shape = with_rows(spec.shape, total);
+  const Exchange exchange{item.submission->addresses[0].in, output(item, 0, shape),
+                          scaled(std::span(rows).subspan(me * ranks, ranks), row), scaled(received, row)};
+  results_.front().received_splits = std::move(received);
+  // All ranks must choose the same plane, so the question is about the most that any of them holds.
+  std::int64_t most = 0;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    std::int64_t sent = 0;
+    std::int64_t got = 0;
+    for (std::size_t s = 0; s < ranks; ++s) {
+      sent += rows[r * ranks + s];
+      got += rows[s * ranks + r];
+    }
+    most = std::max({most, sent, got});
+  }
+  const std::size_t size = size_of(spec.dtype);
+  DataPlane& plane = choose(planes_, {Verb::kAlltoall, spec.dtype, ReduceOp::kSum, spec.device,
+                                      most * row * static_cast<std::int64_t>(size)});
+  co_await plane.alltoall(size, exchange);
+}
+
+}  // namespace sirtaki

@@ -1,0 +1,62 @@
+// Runs the agreed batches of one group, one after the other, and fulfils their works. Engine's thread only.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "messages.h"
+#include "plane/planes.h"
+#include "submission.h"
+#include "task.h"
+
+namespace sirtaki {
+
+// One agreed request; without a submission on a rank that has joined, which then contributes what changes nothing.
+struct BatchItem {
+  std::shared_ptr<const Agreement> agreement;
+  int contributors = 0;
+  std::optional<Submission> submission;
+};
+using Batch = std::vector<BatchItem>;
+
+class Executor {
+ public:
+  // Called when a submission is finished (error null) or failed.
+  using Deliver = std::function<void(Submission&, Result, const Error*)>;
+
+  Executor(int rank, int size, DataPlanes planes, Deliver deliver);
+
+  void add(Batch batch) { batches_.push_back(std::move(batch)); }
+  bool busy() const { return !batches_.empty(); }
+
+  // True if something moved. An error of a batch that the planes refused alike on all ranks is delivered; any other
+  // leaves the ranks in different states, so it is thrown, and every work of all batches is failed by abort().
+  bool progress();
+
+  void abort(const Error& error);
+
+ private:
+  Task run(Batch& batch);
+  Task allreduce(Batch& batch);
+  Task broadcast(Batch& batch);
+  Task allgather(BatchItem& item);
+  Task reducescatter(BatchItem& item);
+  Task alltoall(BatchItem& item);
+
+  void* output(BatchItem& item, std::size_t tensor, Shape shape);
+  void deliver_all(Batch& batch, const Error* error);
+
+  int rank_;
+  int size_;
+  DataPlanes planes_;
+  Deliver deliver_;
+  std::deque<Batch> batches_;  // the first is running
+  std::optional<Task> running_;
+  std::vector<Result> results_;  // of the running batch, by item
+  const Batch* current_ = nullptr;
+};
+
+}  // namespace sirtaki

@@ -1,0 +1,187 @@
+#include "group.h"
+
+#include "planner.h"
+
+namespace sirtaki {
+namespace {
+
+constexpr std::chrono::milliseconds kLookInterval{250};
+
+}  // namespace
+
+Group::Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPlanes planes, GroupOwner& owner,
+             Statistics& statistics)
+    : options_(std::move(options)),
+      transport_(std::move(transport)),
+      owner_(owner),
+      statistics_(statistics),
+      executor_(transport_->rank(), transport_->size(), std::move(planes),
+                [this](Submission& submission, Result result, const Error* error) {
+                  owner_.on_finished(options_.id, submission, std::move(result), error);
+                }),
+      fusion_threshold_(options_.settings.fusion_threshold) {
+  if (transport_->rank() == 0) {
+    coordinator_.emplace(options_.ranks, options_.settings);
+    watch_.emplace(options_.ranks, options_.hosts, options_.settings);
+  }
+}
+
+void Group::submit(Submission submission) {
+  Vote vote = cache_.vote_for(submission.request);
+  ++(vote.slot == kNoSlot ? statistics_.cache_misses : statistics_.cache_hits);
+  announcement_.votes.push_back(std::move(vote));
+  if (submission.request.verb == Verb::kJoin) {
+    joins_.push_back(std::move(submission));
+    return;
+  }
+  Key key{submission.request.name, submission.request.sequence};
+  in_flight_.emplace(std::move(key), std::move(submission));
+}
+
+void Group::leave() {
+  leaving_ = true;
+  announcement_.leaving = true;
+}
+
+void Group::announce_failure(const std::string& cause) { announcement_.failure = cause; }
+
+void Group::answer(const std::string& stacks) { announcement_.stacks = stacks; }
+
+bool Group::progress() {
+  bool moved = send_announcement();
+  moved |= take_in_messages();
+  moved |= executor_.progress();
+  if (coordinator_) moved |= coordinate();
+  return moved;
+}
+
+bool Group::active() const {
+  return !in_flight_.empty() || !joins_.empty() || executor_.busy() || announcement_.says_something() ||
+         (leaving_ && !all_left_) || (coordinator_ && coordinator_->has_pending());
+}
+
+bool Group::send_announcement() {
+  if (!announcement_.says_something()) return false;
+  const std::uint64_t seen = announcement_.seen;
+  if (coordinator_) {
+    coordinator_->hear(0, std::move(announcement_), Clock::now());
+  } else {
+    transport_->send(0, encode(announcement_));
+    ++statistics_.messages;
+  }
+  announcement_ = Announcement();
+  announcement_.seen = seen;
+  return true;
+}
+
+bool Group::take_in_messages() {
+  bool moved = false;
+  Message message;
+  while (transport_->receive(message)) {
+    moved = true;
+    if (coordinator_) {
+      coordinator_->hear(message.from, decode_announcement(message.bytes), Clock::now());
+    } else {
+      act_on(decode_verdict(message.bytes));
+    }
+  }
+  return moved;
+}
+
+bool Group::coordinate() {
+  if (coordinator_->has_pending()) watch();
+  Verdict verdict = coordinator_->decide(executor_.busy(), fusion_threshold_);
+  if (!verdict.says_something()) return false;
+  if (transport_->size() > 1) {
+    const Bytes bytes = encode(verdict);
+    for (int rank = 1; rank < transport_->size(); ++rank) transport_->send(rank, bytes);
+    statistics_.messages += static_cast<std::uint64_t>(transport_->size() - 1);
+  }
+  act_on(std::move(verdict));
+  return true;
+}
+
+void Group::watch() {
+  const auto now = Clock::now();
+  if (now < next_look_) return;
+  next_look_ = now + kLookInterval;
+  StallWatch::Report report = watch_->look(*coordinator_, now);
+  for (const std::string& line : report.lines) owner_.say(line);
+  if (!report.ask.empty()) coordinator_->ask_for_stacks(report.ask);
+  if (!report.abort_cause.empty()) coordinator_->abort(report.abort_cause);
+}
+
+void Group::act_on(Verdict verdict) {
+  announcement_.seen = verdict.number;
+  for (ItemList& items : verdict.batches) start(items);
+  for (const std::int64_t slot : verdict.forgotten) cache_.forget(static_cast<int>(slot));
+  for (const Refusal& refusal : verdict.refusals) refuse(refusal);
+  for (const std::int64_t rank : verdict.asked) {
+    if (rank == transport_->rank()) owner_.on_asked_for_stacks(options_.id);
+  }
+  if (verdict.last_joined >= 0) finish_joins(options_.ranks[static_cast<std::size_t>(verdict.last_joined)]);
+  if (verdict.all_left) all_left_ = true;
+  if (!verdict.abort_cause.empty()) throw Error(ErrorKind::kAborted, verdict.abort_cause);
+}
+
+void Group::start(ItemList& items) {
+  Batch batch;
+  for (Item& item : items) batch.push_back(to_batch_item(item));
+  const Verb verb = batch.front().agreement->request.verb;
+  if (verb == Verb::kAddProcessSet || verb == Verb::kRemoveProcessSet) {
+    owner_.on_process_set(*batch.front().agreement, std::move(batch.front().submission));
+    return;
+  }
+  ++statistics_.batches;
+  executor_.add(std::move(batch));
+}
+
+BatchItem Group::to_batch_item(Item& item) {
+  BatchItem result;
+  result.contributors = item.contributors;
+  if (item.agreement) {
+    result.agreement = std::make_shared<const Agreement>(std::move(*item.agreement));
+  } else {
+    result.agreement = cache_.at(item.slot);
+  }
+  result.submission = take({result.agreement->request.name, item.sequence});
+  if (item.agreement && item.slot != kNoSlot) {
+    cache_.remember(item.slot, result.agreement, result.submission ? &result.submission->request : nullptr);
+  }
+  statistics_.tensors += result.agreement->request.tensors.size();
+  statistics_.bytes += static_cast<std::uint64_t>(bytes_of(result.agreement->request));
+  return result;
+}
+
+std::optional<Submission> Group::take(const Key& key) {
+  auto node = in_flight_.extract(key);
+  if (node.empty()) return std::nullopt;
+  return std::move(node.mapped());
+}
+
+void Group::refuse(const Refusal& refusal) {
+  std::optional<Submission> submission = take({refusal.name, refusal.sequence});
+  if (!submission) return;
+  const Error error(ErrorKind::kPrecondition, refusal.message);
+  owner_.on_finished(options_.id, *submission, Result(), &error);
+}
+
+void Group::finish_joins(int last) {
+  for (Submission& submission : std::exchange(joins_, {})) {
+    Result result;
+    result.value = last;
+    owner_.on_finished(options_.id, submission, std::move(result), nullptr);
+  }
+}
+
+void Group::fail_all(const Error& error) {
+  executor_.abort(error);
+  for (auto& [key, submission] : std::exchange(in_flight_, {})) {
+    owner_.on_finished(options_.id, submission, Result(), &error);
+  }
+  for (Submission& submission : std::exchange(joins_, {})) {
+    owner_.on_finished(options_.id, submission, Result(), &error);
+  }
+}
+
+}  // namespace sirtaki

@@ -1,0 +1,111 @@
+// One process set on one of its ranks: who is in it, what is under way, and the parts that make it work. Everything here
+// belongs to the engine's thread.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator.h"
+#include "executor.h"
+#include "response_cache.h"
+#include "settings.h"
+#include "stall_watch.h"
+#include "submission.h"
+#include "transport/transport.h"
+
+namespace sirtaki {
+
+// Written by the engine's thread, read by any.
+struct Statistics {
+  std::atomic<std::uint64_t> batches{0};
+  std::atomic<std::uint64_t> tensors{0};
+  std::atomic<std::uint64_t> bytes{0};
+  std::atomic<std::uint64_t> messages{0};
+  std::atomic<std::uint64_t> cache_hits{0};
+  std::atomic<std::uint64_t> cache_misses{0};
+  std::atomic<std::uint64_t> idle_wakeups{0};
+};
+
+// What a group asks of its engine.
+class GroupOwner {
+ public:
+  virtual void on_finished(int group, Submission& submission, Result result, const Error* error) = 0;
+  // All ranks agreed to make or remove a process set; called in the same order on all ranks.
+  virtual void on_process_set(const Agreement& agreement, std::optional<Submission> submission) = 0;
+  virtual void on_asked_for_stacks(int group) = 0;
+  virtual void say(const std::string& line) = 0;
+
+ protected:
+  ~GroupOwner() = default;
+};
+
+struct GroupOptions {
+  int id = 0;
+  std::vector<int> ranks;          // global, by rank within the group
+  std::vector<std::string> hosts;  // by rank within the group
+  Settings settings;
+};
+
+class Group {
+ public:
+  Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPlanes planes, GroupOwner& owner,
+        Statistics& statistics);
+
+  void submit(Submission submission);
+  void leave();
+  void announce_failure(const std::string& cause);
+  void answer(const std::string& stacks);
+  void set_fusion_threshold(std::int64_t bytes) { fusion_threshold_ = bytes; }
+
+  // Sends what is new, takes in what has come, moves the running batch. True if anything moved.
+  // Throws Error(kAborted) when the job cannot go on.
+  bool progress();
+
+  // Is there anything that only progress() can bring forward?
+  bool active() const;
+  bool moving_data() const { return executor_.busy(); }
+  bool leaving() const { return leaving_; }
+  bool all_left() const { return all_left_; }
+  bool flushed() { return transport_->flushed(); }
+
+  void fail_all(const Error& error);
+
+  Transport& transport() { return *transport_; }
+  const std::vector<int>& ranks() const { return options_.ranks; }
+
+ private:
+  using Key = std::pair<std::string, std::uint64_t>;
+
+  bool send_announcement();
+  bool take_in_messages();
+  bool coordinate();
+  void watch();
+  void act_on(Verdict verdict);
+  void start(ItemList& items);
+  BatchItem to_batch_item(Item& item);
+  void refuse(const Refusal& refusal);
+  void finish_joins(int last);
+  std::optional<Submission> take(const Key& key);
+
+  GroupOptions options_;
+  std::unique_ptr<Transport> transport_;
+  GroupOwner& owner_;
+  Statistics& statistics_;
+  Executor executor_;
+  ResponseCache cache_;
+  std::optional<Coordinator> coordinator_;  // on rank 0
+  std::optional<StallWatch> watch_;
+  Clock::time_point next_look_;
+  Announcement announcement_;  // what is to be told next
+  std::map<Key, Submission> in_flight_;
+  std::vector<Submission> joins_;
+  std::int64_t fusion_threshold_;
+  bool leaving_ = false;
+  bool all_left_ = false;
+};
+
+}  // namespace sirtaki

@@ -1,0 +1,145 @@
+#include "handshake.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <fstream>
+#include <optional>
+
+#include "agreement.h"
+#include "backoff.h"
+#include "error.h"
+#include "wire.h"
+
+namespace sirtaki {
+namespace {
+
+using Introductions = std::vector<std::optional<Introduction>>;
+
+void write(Writer& writer, const Introduction& introduction) {
+  writer.text(introduction.program);
+  writer.text(introduction.settings);
+  writer.text(introduction.host_name);
+  writer.text(introduction.host_id);
+}
+
+Introduction read(Reader& reader) {
+  Introduction introduction;
+  introduction.program = reader.text();
+  introduction.settings = reader.text();
+  introduction.host_name = reader.text();
+  introduction.host_id = reader.text();
+  return introduction;
+}
+
+// Waits for messages until the limit has passed.
+class Waiter {
+ public:
+  explicit Waiter(const Settings& settings)
+      : limit_(std::chrono::steady_clock::now() +
+               std::chrono::duration_cast<std::chrono::nanoseconds>(
+                   std::chrono::duration<double>(settings.start_timeout_seconds))) {}
+
+  // False once the time is over.
+  bool wait_for(Transport& transport, Message& message) {
+    backoff_.reset();
+    while (!transport.receive(message)) {
+      if (std::chrono::steady_clock::now() > limit_) return false;
+      backoff_.pause(doorbell_, false);
+    }
+    return true;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point limit_;
+  Doorbell doorbell_;
+  Backoff backoff_{false};
+};
+
+std::string find_difference(const Introductions& all) {
+  for (std::size_t rank = 1; rank < all.size(); ++rank) {
+    const auto differs = [&](const char* what, const std::string& first, const std::string& other) {
+      return std::string("The ranks do not run the same ") + what + ": rank 0 on " + all[0]->host_name + " has '" +
+             first + "', rank " + std::to_string(rank) + " on " + all[rank]->host_name + " has '" + other +
+             "'. Install and configure all hosts alike.";
+    };
+    if (all[rank]->program != all[0]->program) return differs("program", all[0]->program, all[rank]->program);
+    if (all[rank]->settings != all[0]->settings) return differs("settings", all[0]->settings, all[rank]->settings);
+  }
+  return "";
+}
+
+std::string gather(Transport& transport, Introductions& all, const Settings& settings) {
+  Waiter waiter(settings);
+  for (int arrived = 1; arrived < transport.size(); ++arrived) {
+    Message message;
+    if (!waiter.wait_for(transport, message)) {
+      std::vector<int> missing;
+      for (std::size_t rank = 0; rank < all.size(); ++rank) {
+        if (!all[rank]) missing.push_back(static_cast<int>(rank));
+      }
+      return std::to_string(arrived) + " of " + std::to_string(transport.size()) + " ranks arrived within " +
+             std::to_string(static_cast<int>(settings.start_timeout_seconds)) +
+             " s (SIRTAKI_START_TIMEOUT), missing: " + list_ranks(missing);
+    }
+    Reader reader(message.bytes);
+    all[static_cast<std::size_t>(message.from)] = read(reader);
+  }
+  return find_difference(all);
+}
+
+std::vector<Introduction> lead(Transport& transport, const Introduction& own, const Settings& settings) {
+  Introductions all(static_cast<std::size_t>(transport.size()));
+  all[0] = own;
+  const std::string problem = gather(transport, all, settings);
+  Writer writer;
+  writer.text(problem);
+  std::vector<Introduction> result;
+  for (const auto& introduction : all) result.push_back(introduction.value_or(Introduction()));
+  if (problem.empty()) {
+    for (const Introduction& introduction : result) write(writer, introduction);
+  }
+  const Bytes bytes = writer.take();
+  for (int rank = 1; rank < transport.size(); ++rank) transport.send(rank, bytes);
+  if (!problem.empty()) throw Error(ErrorKind::kPrecondition, problem);
+  return result;
+}
+
+std::vector<Introduction> follow(Transport& transport, const Introduction& own, const Settings& settings) {
+  Writer writer;
+  write(writer, own);
+  transport.send(0, writer.take());
+  // Rank 0 waits for the slowest; it must have time to say so.
+  Settings patient = settings;
+  patient.start_timeout_seconds += 5;
+  Message message;
+  if (!Waiter(patient).wait_for(transport, message)) {
+    throw Error(ErrorKind::kPrecondition,
+                "rank " + std::to_string(transport.rank()) + " got no answer from rank 0 within " +
+                    std::to_string(static_cast<int>(patient.start_timeout_seconds)) + " s (SIRTAKI_START_TIMEOUT)");
+  }
+  Reader reader(message.bytes);
+  const std::string problem = reader.text();
+  if (!problem.empty()) throw Error(ErrorKind::kPrecondition, problem);
+  std::vector<Introduction> result(static_cast<std::size_t>(transport.size()));
+  for (Introduction& introduction : result) introduction = read(reader);
+  return result;
+}
+
+}  // namespace
+
+Introduction introduce(const std::string& program, const Settings& settings) {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  // Containers of different machines may share a name; a machine's boot has an identity of its own.
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return {program, settings.agreed(), name.data(), std::string(name.data()) + "/" + boot};
+}
+
+std::vector<Introduction> shake_hands(Transport& transport, const Introduction& own, const Settings& settings) {
+  return transport.rank() == 0 ? lead(transport, own, settings) : follow(transport, own, settings);
+}
+
+}  // namespace sirtaki

@@ -1,0 +1,175 @@
+#include "messages.h"
+
+namespace sirtaki {
+namespace {
+
+void write(Writer& writer, const TensorSpec& tensor) {
+  writer.number(static_cast<std::uint64_t>(tensor.dtype));
+  writer.integer(tensor.device);
+  writer.integers(tensor.shape);
+}
+
+TensorSpec read_tensor(Reader& reader) {
+  TensorSpec tensor;
+  tensor.dtype = static_cast<DType>(reader.below(kDTypeCount));
+  tensor.device = static_cast<int>(reader.integer());
+  tensor.shape = reader.integers();
+  return tensor;
+}
+
+void write(Writer& writer, const Vote& vote) {
+  writer.integer(vote.slot);
+  if (vote.slot == kNoSlot) {
+    write(writer, vote.request);
+  } else {
+    writer.number(vote.sequence);
+  }
+}
+
+Vote read_vote(Reader& reader) {
+  Vote vote;
+  vote.slot = static_cast<int>(reader.integer());
+  if (vote.slot == kNoSlot) {
+    vote.request = read_request(reader);
+    vote.sequence = vote.request.sequence;
+  } else {
+    vote.sequence = reader.number();
+  }
+  return vote;
+}
+
+void write(Writer& writer, const Item& item) {
+  writer.integer(item.slot);
+  writer.number(item.sequence);
+  writer.integer(item.contributors);
+  writer.number(item.agreement.has_value() ? 1 : 0);
+  if (item.agreement.has_value()) {
+    write(writer, item.agreement->request);
+    writer.integers(item.agreement->sizes);
+  }
+}
+
+Item read_item(Reader& reader) {
+  Item item;
+  item.slot = static_cast<int>(reader.integer());
+  item.sequence = reader.number();
+  item.contributors = static_cast<int>(reader.integer());
+  if (reader.below(2) == 1) {
+    Agreement agreement;
+    agreement.request = read_request(reader);
+    agreement.sizes = reader.integers();
+    item.agreement = std::move(agreement);
+  }
+  return item;
+}
+
+// Parts of a message that are absent most of the time cost one bit each.
+constexpr std::uint64_t kLeaving = 1;
+constexpr std::uint64_t kFailure = 2;
+constexpr std::uint64_t kStacks = 4;
+
+}  // namespace
+
+void write(Writer& writer, const Request& request) {
+  writer.text(request.name);
+  writer.number(request.sequence);
+  writer.number(static_cast<std::uint64_t>(request.verb));
+  writer.number(static_cast<std::uint64_t>(request.op));
+  writer.real(request.prescale);
+  writer.real(request.postscale);
+  writer.integer(request.root);
+  writer.number(request.tensors.size());
+  for (const TensorSpec& tensor : request.tensors) write(writer, tensor);
+  writer.integers(request.splits);
+  writer.text(request.site);
+}
+
+Request read_request(Reader& reader) {
+  Request request;
+  request.name = reader.text();
+  request.sequence = reader.number();
+  request.verb = static_cast<Verb>(reader.below(kVerbCount));
+  request.op = static_cast<ReduceOp>(reader.below(kReduceOpCount));
+  request.prescale = reader.real();
+  request.postscale = reader.real();
+  request.root = static_cast<int>(reader.integer());
+  request.tensors.resize(reader.length());
+  for (TensorSpec& tensor : request.tensors) tensor = read_tensor(reader);
+  request.splits = reader.integers();
+  request.site = reader.text();
+  return request;
+}
+
+Bytes encode(const Announcement& announcement) {
+  Writer writer;
+  writer.number(announcement.seen);
+  writer.number((announcement.leaving ? kLeaving : 0) | (announcement.failure.empty() ? 0 : kFailure) |
+                (announcement.stacks.has_value() ? kStacks : 0));
+  if (!announcement.failure.empty()) writer.text(announcement.failure);
+  if (announcement.stacks.has_value()) writer.text(*announcement.stacks);
+  writer.number(announcement.votes.size());
+  for (const Vote& vote : announcement.votes) write(writer, vote);
+  return writer.take();
+}
+
+Announcement decode_announcement(std::span<const std::byte> bytes) {
+  Reader reader(bytes);
+  Announcement announcement;
+  announcement.seen = reader.number();
+  const std::uint8_t present = reader.below(8);
+  announcement.leaving = (present & kLeaving) != 0;
+  if ((present & kFailure) != 0) announcement.failure = reader.text();
+  if ((present & kStacks) != 0) announcement.stacks = reader.text();
+  announcement.votes.resize(reader.length());
+  for (Vote& vote : announcement.votes) vote = read_vote(reader);
+  reader.finish();
+  return announcement;
+}
+
+Bytes encode(const Verdict& verdict) {
+  Writer writer;
+  writer.number(verdict.number);
+  writer.integer(verdict.last_joined);
+  writer.number(verdict.all_left ? 1 : 0);
+  writer.text(verdict.abort_cause);
+  writer.integers(verdict.forgotten);
+  writer.integers(verdict.asked);
+  writer.number(verdict.refusals.size());
+  for (const Refusal& refusal : verdict.refusals) {
+    writer.text(refusal.name);
+    writer.number(refusal.sequence);
+    writer.text(refusal.message);
+  }
+  writer.number(verdict.batches.size());
+  for (const ItemList& batch : verdict.batches) {
+    writer.number(batch.size());
+    for (const Item& item : batch) write(writer, item);
+  }
+  return writer.take();
+}
+
+Verdict decode_verdict(std::span<const std::byte> bytes) {
+  Reader reader(bytes);
+  Verdict verdict;
+  verdict.number = reader.number();
+  verdict.last_joined = static_cast<int>(reader.integer());
+  verdict.all_left = reader.below(2) == 1;
+  verdict.abort_cause = reader.text();
+  verdict.forgotten = reader.integers();
+  verdict.asked = reader.integers();
+  verdict.refusals.resize(reader.length());
+  for (Refusal& refusal : verdict.refusals) {
+    refusal.name = reader.text();
+    refusal.sequence = reader.number();
+    refusal.message = reader.text();
+  }
+  verdict.batches.resize(reader.length());
+  for (ItemList& batch : verdict.batches) {
+    batch.resize(reader.length());
+    for (Item& item : batch) item = read_item(reader);
+  }
+  reader.finish();
+  return verdict;
+}
+
+}  // namespace sirtaki

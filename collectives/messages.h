@@ -1,0 +1,83 @@
+// What members and the coordinator of a group tell each other.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "error.h"
+#include "types.h"
+#include "wire.h"
+
+namespace sirtaki {
+
+inline constexpr int kNoSlot = -1;
+
+// "I am ready for this request." A request that the group agreed on before goes by its slot in the response cache.
+struct Vote {
+  int slot = kNoSlot;
+  std::uint64_t sequence = 0;  // with a slot; otherwise part of the request
+  Request request;             // without a slot
+};
+
+// Member to coordinator.
+struct Announcement {
+  std::uint64_t seen = 0;  // number of the last verdict that this member has acted on
+  std::vector<Vote> votes;
+  bool leaving = false;               // this rank submits nothing more
+  std::string failure;                // cause, when this rank can't go on
+  std::optional<std::string> stacks;  // answer to Verdict::asked
+
+  bool says_something() const { return !votes.empty() || leaving || !failure.empty() || stacks.has_value(); }
+};
+
+// What all ranks of the group agreed on about one request. `request` is any one rank's; sizes hold what differs by rank:
+// allgather: rows of tensor t on rank r at [t * ranks + r]; alltoall: rows from rank f to rank t at [f * ranks + t].
+struct Agreement {
+  Request request;
+  std::vector<std::int64_t> sizes;
+};
+
+struct Item {
+  int slot = kNoSlot;
+  std::uint64_t sequence = 0;
+  int contributors = 0;                // ranks that asked; the others have joined
+  std::optional<Agreement> agreement;  // none: the one remembered under the slot
+};
+
+// One batch: items that travel together, in this order.
+using ItemList = std::vector<Item>;
+
+struct Refusal {
+  std::string name;
+  std::uint64_t sequence = 0;
+  std::string message;
+};
+
+// Coordinator to every member, the same bytes for all, so that all act alike.
+struct Verdict {
+  std::uint64_t number = 0;
+  std::vector<ItemList> batches;
+  std::vector<Refusal> refusals;
+  std::vector<std::int64_t> forgotten;  // slots that are no longer valid
+  std::vector<std::int64_t> asked;      // ranks whose Python stacks are wanted
+  int last_joined = -1;                 // every rank has joined, this one last
+  bool all_left = false;
+  std::string abort_cause;
+
+  bool says_something() const {
+    return !batches.empty() || !refusals.empty() || !asked.empty() || last_joined >= 0 || all_left ||
+           !abort_cause.empty();
+  }
+};
+
+Bytes encode(const Announcement& announcement);
+Bytes encode(const Verdict& verdict);
+Announcement decode_announcement(std::span<const std::byte> bytes);
+Verdict decode_verdict(std::span<const std::byte> bytes);
+
+void write(Writer& writer, const Request& request);
+Request read_request(Reader& reader);
+
+}  // namespace sirtaki

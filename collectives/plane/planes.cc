@@ -1,0 +1,18 @@
+#include "plane/planes.h"
+
+#include "error.h"
+
+namespace sirtaki {
+
+DataPlane& choose(const DataPlanes& planes, const PlaneQuery& query) {
+  std::string tried;
+  for (const auto& plane : planes) {
+    if (plane->supports(query)) return *plane;
+    tried += (tried.empty() ? "" : ", ") + std::string(plane->name());
+  }
+  throw Error(ErrorKind::kPrecondition, "No data plane can run " + std::string(name_of(query.verb)) + " of " +
+                                            std::string(name_of(query.dtype)) + " on " + name_of_device(query.device) +
+                                            " (asked: " + tried + "). Move the tensor to the CPU.");
+}
+
+}  // namespace sirtaki

@@ -1,0 +1,256 @@
+#include "plane/point_to_point.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "host_buffer.h"
+#include "kernels.h"
+#include "plane/adasum.h"
+#include "plane/mpi_pieces.h"
+
+namespace sirtaki {
+namespace {
+
+constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
+constexpr std::int64_t kOneShotBytes = std::int64_t{16} << 10;
+constexpr int kTags = 32768;
+
+std::byte* offset(void* base, std::int64_t bytes) { return static_cast<std::byte*>(base) + bytes; }
+const std::byte* offset(const void* base, std::int64_t bytes) { return static_cast<const std::byte*>(base) + bytes; }
+
+std::span<std::byte> writable(void* base, std::int64_t bytes) {
+  return {static_cast<std::byte*>(base), static_cast<std::size_t>(bytes)};
+}
+std::span<const std::byte> readable(const void* base, std::int64_t bytes) {
+  return {static_cast<const std::byte*>(base), static_cast<std::size_t>(bytes)};
+}
+
+// Where each rank's part begins, and the total at the end.
+std::vector<std::int64_t> starts_of(std::span<const std::int64_t> counts) {
+  std::vector<std::int64_t> starts(counts.size() + 1);
+  std::partial_sum(counts.begin(), counts.end(), starts.begin() + 1);
+  return starts;
+}
+
+class PointToPoint final : public DataPlane {
+ public:
+  explicit PointToPoint(Transport& transport)
+      : transport_(transport), rank_(transport.rank()), size_(transport.size()) {}
+
+  std::string_view name() const override { return "point-to-point"; }
+  bool supports(const PlaneQuery& query) const override { return query.device == kHostDevice; }
+
+  Task allreduce(Reduction reduction, std::span<const Segment> segments) override {
+    return reduction.op == ReduceOp::kAdasum ? reduce_adasum(reduction, segments, next_tag())
+                                             : reduce_pieces(reduction, segments, next_tag());
+  }
+
+  Task broadcast(int root, std::size_t element_size, std::span<const Segment> segments) override {
+    return broadcast_segments(root, static_cast<std::int64_t>(element_size), segments, next_tag());
+  }
+
+  Task allgather(std::size_t element_size, const Spread& spread) override {
+    return gather(static_cast<std::int64_t>(element_size), spread, next_tag());
+  }
+
+  Task reducescatter(Reduction reduction, const Spread& spread) override {
+    return scatter(reduction, spread, next_tag());
+  }
+
+  Task alltoall(std::size_t element_size, const Exchange& exchange) override {
+    return exchange_all(static_cast<std::int64_t>(element_size), exchange, next_tag());
+  }
+
+ private:
+  // Collectives of a group start in the same order on all its ranks, so counting them gives equal tags.
+  int next_tag() { return tag_ = (tag_ + 1) % kTags; }
+
+  Task reduce_pieces(Reduction reduction, std::span<const Segment> segments, int tag) {
+    const DType wire = wire_dtype(reduction);
+    const auto wire_size = static_cast<std::int64_t>(size_of(wire));
+    const auto item_size = static_cast<std::int64_t>(size_of(reduction.dtype));
+    constexpr std::int64_t kAlways = std::numeric_limits<std::int64_t>::max();
+    PieceWalk walk(segments, {.piece = kPieceBytes / wire_size, .direct = kAlways});
+    HostBuffer buffer;
+    Piece piece;
+    while (walk.next(piece)) {
+      if (static_cast<std::int64_t>(buffer.size()) < piece.count * wire_size) {
+        buffer = HostBuffer(static_cast<std::size_t>(piece.count * wire_size));
+      }
+      walk.for_each_part(piece, [&](const Segment& segment, std::int64_t from, std::int64_t count, std::int64_t at) {
+        convert(wire, offset(buffer.data(), at * wire_size), reduction.dtype, offset(segment.in, from * item_size), count,
+                reduction.prescale);
+      });
+      co_await reduce_flat(wire, reduction.op, buffer.data(), piece.count, tag);
+      walk.for_each_part(piece, [&](const Segment& segment, std::int64_t from, std::int64_t count, std::int64_t at) {
+        convert(reduction.dtype, offset(segment.out, from * item_size), wire, offset(buffer.data(), at * wire_size), count,
+                reduction.postscale);
+      });
+    }
+  }
+
+  Task reduce_flat(DType dtype, ReduceOp op, std::byte* buffer, std::int64_t count, int tag) {
+    const auto item_size = static_cast<std::int64_t>(size_of(dtype));
+    std::vector<std::int64_t> counts(static_cast<std::size_t>(size_), 0);
+    if (count * item_size <= kOneShotBytes) {
+      co_await reduce_blocks(dtype, op, buffer, std::vector<std::int64_t>(counts.size() + 1, 0), count, tag);
+      co_return;
+    }
+    for (std::int64_t r = 0; r < size_; ++r) {
+      counts[static_cast<std::size_t>(r)] = count * (r + 1) / size_ - count * r / size_;
+    }
+    const std::vector<std::int64_t> starts = starts_of(counts);
+    const auto mine = static_cast<std::size_t>(rank_);
+    co_await reduce_blocks(dtype, op, buffer, starts, counts[mine], tag);
+    co_await spread_blocks(item_size, buffer + starts[mine] * item_size, buffer, starts, tag);
+  }
+
+  // Every rank sends each other rank r what begins at starts[r] (all of it where all starts are equal: then everybody
+  // gets everything), and reduces what it gets in the order of the ranks, into its own block.
+  Task reduce_blocks(DType dtype, ReduceOp op, std::byte* buffer, std::vector<std::int64_t> starts, std::int64_t count,
+                     int tag) {
+    const auto item_size = static_cast<std::int64_t>(size_of(dtype));
+    const bool everything = starts.back() == 0;
+    const std::int64_t bytes = count * item_size;
+    HostBuffer theirs(static_cast<std::size_t>(bytes * size_));
+    std::vector<PendingPtr> pending;
+    for (int step = 1; step < size_; ++step) {
+      const int to = (rank_ + step) % size_;
+      const int from = (rank_ + size_ - step) % size_;
+      const auto block = static_cast<std::size_t>(to);
+      const std::int64_t length = everything ? count : starts[block + 1] - starts[block];
+      pending.push_back(
+          transport_.receive_data(from, tag, writable(offset(theirs.data(), from * bytes), bytes)));
+      pending.push_back(
+          transport_.send_data(to, tag, readable(buffer + starts[block] * item_size, length * item_size)));
+    }
+    for (PendingPtr& transfer : pending) co_await std::move(transfer);
+    std::byte* own = buffer + starts[static_cast<std::size_t>(rank_)] * item_size;
+    if (bytes == 0 || size_ == 1) co_return;
+    std::memcpy(offset(theirs.data(), rank_ * bytes), own, static_cast<std::size_t>(bytes));
+    std::memcpy(own, theirs.data(), static_cast<std::size_t>(bytes));
+    for (int r = 1; r < size_; ++r) reduce(dtype, op, own, offset(theirs.data(), r * bytes), count);
+  }
+
+  // Every rank sends its block to all others. Starts are elements of `element_size` bytes.
+  Task spread_blocks(std::int64_t element_size, const void* own, void* out, std::vector<std::int64_t> starts, int tag) {
+    std::vector<PendingPtr> pending;
+    const auto block = [&](int r) {
+      const auto index = static_cast<std::size_t>(r);
+      return writable(offset(out, starts[index] * element_size), (starts[index + 1] - starts[index]) * element_size);
+    };
+    for (int step = 1; step < size_; ++step) {
+      const int from = (rank_ + size_ - step) % size_;
+      pending.push_back(transport_.receive_data(from, tag, block(from)));
+    }
+    const std::span<std::byte> mine = block(rank_);
+    for (int step = 1; step < size_; ++step) {
+      const int to = (rank_ + step) % size_;
+      pending.push_back(transport_.send_data(to, tag, readable(own, static_cast<std::int64_t>(mine.size()))));
+    }
+    if (own != mine.data() && !mine.empty()) std::memcpy(mine.data(), own, mine.size());
+    for (PendingPtr& transfer : pending) co_await std::move(transfer);
+  }
+
+  Task gather(std::int64_t element_size, const Spread& spread, int tag) {
+    co_await spread_blocks(element_size, spread.in, spread.out, starts_of(spread.counts), tag);
+  }
+
+  Task scatter(Reduction reduction, const Spread& spread, int tag) {
+    const DType wire = wire_dtype(reduction);
+    const auto wire_size = static_cast<std::int64_t>(size_of(wire));
+    const auto item_size = static_cast<std::int64_t>(size_of(reduction.dtype));
+    const std::vector<std::int64_t> starts = starts_of(spread.counts);
+    const std::int64_t longest = *std::max_element(spread.counts.begin(), spread.counts.end());
+    const std::int64_t step = kPieceBytes / wire_size;
+    // Round by round, the next `step` elements of every rank's block, so that little memory serves any size.
+    for (std::int64_t done = 0; done < longest; done += step) {
+      std::vector<std::int64_t> counts;
+      for (const std::int64_t count : spread.counts) counts.push_back(std::clamp<std::int64_t>(count - done, 0, step));
+      const std::vector<std::int64_t> packed = starts_of(counts);
+      HostBuffer buffer(static_cast<std::size_t>(packed.back() * wire_size));
+      for (std::size_t r = 0; r < counts.size(); ++r) {
+        convert(wire, offset(buffer.data(), packed[r] * wire_size), reduction.dtype,
+                offset(spread.in, (starts[r] + done) * item_size), counts[r], reduction.prescale);
+      }
+      const auto mine = static_cast<std::size_t>(rank_);
+      co_await reduce_blocks(wire, reduction.op, buffer.data(), packed, counts[mine], tag);
+      convert(reduction.dtype, offset(spread.out, done * item_size), wire,
+              offset(buffer.data(), packed[mine] * wire_size), counts[mine], reduction.postscale);
+    }
+  }
+
+  Task exchange_all(std::int64_t element_size, const Exchange& exchange, int tag) {
+    const std::vector<std::int64_t> sends = starts_of(exchange.send_counts);
+    const std::vector<std::int64_t> receives = starts_of(exchange.receive_counts);
+    const auto out = [&](int r) {
+      const auto i = static_cast<std::size_t>(r);
+      return writable(offset(exchange.out, receives[i] * element_size), exchange.receive_counts[i] * element_size);
+    };
+    const auto in = [&](int r) {
+      const auto i = static_cast<std::size_t>(r);
+      return readable(offset(exchange.in, sends[i] * element_size), exchange.send_counts[i] * element_size);
+    };
+    std::vector<PendingPtr> pending;
+    for (int step = 1; step < size_; ++step) {
+      pending.push_back(transport_.receive_data((rank_ + size_ - step) % size_, tag, out((rank_ + size_ - step) % size_)));
+      pending.push_back(transport_.send_data((rank_ + step) % size_, tag, in((rank_ + step) % size_)));
+    }
+    if (!in(rank_).empty()) std::memcpy(out(rank_).data(), in(rank_).data(), in(rank_).size());
+    for (PendingPtr& transfer : pending) co_await std::move(transfer);
+  }
+
+  // A binomial tree: who has the data sends it to the rank that is half the remaining distance away.
+  Task broadcast_segments(int root, std::int64_t element_size, std::span<const Segment> segments, int tag) {
+    const int place = (rank_ + size_ - root) % size_;
+    for (const Segment& segment : segments) {
+      const std::int64_t bytes = segment.count * element_size;
+      int distance = 1;
+      while (distance < size_ && (place & distance) == 0) distance *= 2;
+      if (place != 0) {
+        const int from = (place - distance + root) % size_;
+        co_await transport_.receive_data(from, tag, writable(segment.out, bytes));
+      }
+      const void* data = place == 0 ? segment.in : segment.out;
+      std::vector<PendingPtr> pending;
+      for (distance /= 2; distance >= 1; distance /= 2) {
+        if (place + distance >= size_) continue;
+        pending.push_back(transport_.send_data((place + distance + root) % size_, tag, readable(data, bytes)));
+      }
+      for (PendingPtr& transfer : pending) co_await std::move(transfer);
+    }
+  }
+
+  Task reduce_adasum(Reduction reduction, std::span<const Segment> segments, int tag) {
+    const DType wire = wire_dtype(reduction);
+    const auto wire_size = static_cast<std::int64_t>(size_of(wire));
+    std::vector<std::int64_t> ends;
+    for (const Segment& segment : segments) ends.push_back((ends.empty() ? 0 : ends.back()) + segment.count);
+    HostBuffer buffer(static_cast<std::size_t>((ends.empty() ? 0 : ends.back()) * wire_size));
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+      convert(wire, offset(buffer.data(), (ends[i] - segments[i].count) * wire_size), reduction.dtype, segments[i].in,
+              segments[i].count, reduction.prescale);
+    }
+    co_await adasum(transport_, tag, wire, {buffer.data(), buffer.size()}, ends);
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+      convert(reduction.dtype, segments[i].out, wire, offset(buffer.data(), (ends[i] - segments[i].count) * wire_size),
+              segments[i].count, reduction.postscale);
+    }
+  }
+
+  Transport& transport_;
+  int rank_;
+  int size_;
+  int tag_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<DataPlane> make_point_to_point_plane(Transport& transport) {
+  return std::make_unique<PointToPoint>(transport);
+}
+
+}  // namespace sirtaki

@@ -1,0 +1,15 @@
+// Collectives made of transfers between pairs of ranks, over any transport. It does everything: all dtypes, all ops,
+// Adasum, and any amount of data, so it is the last in the list of planes. Sums are taken in the order of the ranks,
+// by one rank for each element, so all ranks get the same bits.
+#pragma once
+
+#include <memory>
+
+#include "plane/data_plane.h"
+#include "transport/transport.h"
+
+namespace sirtaki {
+
+std::unique_ptr<DataPlane> make_point_to_point_plane(Transport& transport);
+
+}  // namespace sirtaki

@@ -1,0 +1,30 @@
+// Everything that a user may set from outside; the only reader of the environment in the core. Each SIRTAKI_X may also be
+// spelled HOROVOD_X; the former wins.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace sirtaki {
+
+struct Settings {
+  // SIRTAKI_FUSION_THRESHOLD: bytes that one batch may hold; 0 sends every tensor by itself. Rank 0's value counts.
+  std::int64_t fusion_threshold = std::int64_t{128} << 20;
+  // SIRTAKI_CACHE_CAPACITY: requests that are remembered so that repeating them costs a few bytes; 0 turns it off.
+  int cache_capacity = 4096;
+  // SIRTAKI_STALL_CHECK_TIME_SECONDS: a request that lacks ranks for so long is reported, and again each such time.
+  // 0, or SIRTAKI_STALL_CHECK_DISABLE=1, turns it off.
+  double stall_warning_seconds = 60;
+  // SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS: after so long the job ends with an error on every rank. 0 turns it off.
+  double stall_abort_seconds = 600;
+  // SIRTAKI_START_TIMEOUT: seconds in which all ranks must have arrived in init.
+  double start_timeout_seconds = 120;
+
+  // Throws Error(kInvalidArgument) naming the variable and its value.
+  static Settings from_environment();
+
+  // What must be equal on all ranks, as text for messages.
+  std::string agreed() const;
+};
+
+}  // namespace sirtaki

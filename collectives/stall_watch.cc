@@ -1,0 +1,128 @@
+#include "stall_watch.h"
+
+#include <algorithm>
+#include <set>
+
+namespace sirtaki {
+namespace {
+
+constexpr std::chrono::seconds kStackPatience{3};  // an idle rank looks for messages once a second
+
+double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+std::string round_seconds(Clock::duration duration) {
+  return std::to_string(static_cast<long>(seconds(duration) + 0.5)) + " s";
+}
+
+}  // namespace
+
+StallWatch::StallWatch(std::vector<int> global_ranks, std::vector<std::string> hosts, const Settings& settings)
+    : global_ranks_(std::move(global_ranks)),
+      hosts_(std::move(hosts)),
+      warning_seconds_(settings.stall_warning_seconds),
+      abort_seconds_(settings.stall_abort_seconds) {}
+
+StallWatch::Report StallWatch::look(const Coordinator& coordinator, Clock::time_point now) {
+  Report report;
+  const std::vector<Waiting> waiting = coordinator.waiting();
+  tell_resumed(waiting, now, report);
+  Clock::time_point oldest = now;
+  for (const Waiting& entry : waiting) oldest = std::min(oldest, entry.since);
+  const double age = seconds(now - oldest);
+  if (abort_seconds_ <= 0 || age < abort_seconds_) {
+    asked_.clear();
+    if (warning_seconds_ > 0 && age >= warning_seconds_) warn(waiting, now, report);
+    return report;
+  }
+  if (asked_.empty()) {
+    std::set<int> missing;
+    for (const Waiting& entry : waiting) missing.insert(entry.missing.begin(), entry.missing.end());
+    asked_.assign(missing.begin(), missing.end());
+    asked_at_ = now;
+    report.ask = asked_;
+    return report;
+  }
+  const bool all_answered = std::all_of(asked_.begin(), asked_.end(),
+                                        [&](int rank) { return coordinator.stacks().contains(rank); });
+  if (all_answered || now - asked_at_ > kStackPatience) report.abort_cause = describe(coordinator, waiting, now);
+  return report;
+}
+
+// One line for all that is late, not more often than the warning time.
+void StallWatch::warn(const std::vector<Waiting>& waiting, Clock::time_point now, Report& report) {
+  if (!warned_.empty() && seconds(now - last_warning_) < warning_seconds_) return;
+  const auto oldest =
+      std::min_element(waiting.begin(), waiting.end(), [](const auto& a, const auto& b) { return a.since < b.since; });
+  std::string line = "'" + oldest->title + "' has waited " + round_seconds(now - oldest->since) + " for " +
+                     list(oldest->missing) + "; " + list(oldest->present) + " reached it";
+  const auto site = std::find_if(oldest->sites.begin(), oldest->sites.end(), [](const auto& s) { return !s.empty(); });
+  if (site != oldest->sites.end()) line += " at " + *site;
+  if (waiting.size() > 1) line += "; " + std::to_string(waiting.size() - 1) + " more wait";
+  if (abort_seconds_ > 0) {
+    line += "; the job ends after " + round_seconds(std::chrono::duration_cast<Clock::duration>(
+                                          std::chrono::duration<double>(abort_seconds_))) +
+            " (SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS, 0 = never)";
+  }
+  report.lines.push_back(line);
+  last_warning_ = now;
+  for (const Waiting& entry : waiting) warned_.try_emplace(entry.title, entry.since);
+}
+
+void StallWatch::tell_resumed(const std::vector<Waiting>& waiting, Clock::time_point now, Report& report) {
+  if (warned_.empty()) return;
+  const bool still = std::any_of(waiting.begin(), waiting.end(), [&](const Waiting& entry) {
+    const auto found = warned_.find(entry.title);
+    return found != warned_.end() && found->second == entry.since;
+  });
+  if (still) return;
+  Clock::time_point oldest = now;
+  std::string title;
+  for (const auto& [name, since] : warned_) {
+    if (since < oldest) std::tie(oldest, title) = std::tie(since, name);
+  }
+  report.lines.push_back("'" + title + "' goes on after " + round_seconds(now - oldest));
+  warned_.clear();
+}
+
+std::string StallWatch::describe(const Coordinator& coordinator, const std::vector<Waiting>& waiting,
+                                 Clock::time_point now) const {
+  std::string text = "Stalled: not all ranks made the same calls within " +
+                     round_seconds(std::chrono::duration_cast<Clock::duration>(
+                         std::chrono::duration<double>(abort_seconds_))) +
+                     " (SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS, 0 = never).";
+  for (std::size_t rank = 0; rank < global_ranks_.size(); ++rank) {
+    text += "\n  " + describe_rank(static_cast<int>(rank), waiting, now);
+    const auto stack = coordinator.stacks().find(static_cast<int>(rank));
+    if (stack != coordinator.stacks().end()) {
+      text += "\n" + stack->second;
+    } else if (std::find(asked_.begin(), asked_.end(), static_cast<int>(rank)) != asked_.end()) {
+      text += "\n    (it did not answer a request for its Python stack: dead, stopped, or holding the interpreter's lock)";
+    }
+  }
+  return text + "\n  Every rank must submit every tensor; look for a branch, a loop count or an exception that differs.";
+}
+
+std::string StallWatch::describe_rank(int rank, const std::vector<Waiting>& waiting, Clock::time_point now) const {
+  constexpr int kShown = 5;
+  const auto index = static_cast<std::size_t>(rank);
+  std::string text = "rank " + std::to_string(global_ranks_[index]) + " (" + hosts_[index] + ")";
+  int count = 0;
+  for (const Waiting& entry : waiting) {
+    const auto position = std::find(entry.present.begin(), entry.present.end(), rank);
+    if (position == entry.present.end()) continue;
+    if (++count > kShown) continue;
+    const std::string& site = entry.sites[static_cast<std::size_t>(position - entry.present.begin())];
+    text += (count == 1 ? " waits for " : ", ") + ("'" + entry.title + "'") + (site.empty() ? "" : " from " + site) +
+            " since " + round_seconds(now - entry.since) + " (missing: " + list(entry.missing) + ")";
+  }
+  if (count > kShown) text += " and " + std::to_string(count - kShown) + " more";
+  return count == 0 ? text + " waits for nothing" : text;
+}
+
+std::string StallWatch::list(const std::vector<int>& ranks) const {
+  std::vector<int> global;
+  for (const int rank : ranks) global.push_back(global_ranks_[static_cast<std::size_t>(rank)]);
+  return list_ranks(global);
+}
+
+}  // namespace sirtaki

@@ -1,0 +1,41 @@
+// Looks at what waits for missing ranks: first tells, again and again, then ends the job. Runs on the coordinator only,
+// which alone sees all ranks. Pure logic over times that are passed in.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "coordinator.h"
+
+namespace sirtaki {
+
+class StallWatch {
+ public:
+  StallWatch(std::vector<int> global_ranks, std::vector<std::string> hosts, const Settings& settings);
+
+  struct Report {
+    std::vector<std::string> lines;  // for people, one line each
+    std::vector<int> ask;            // ranks within the group whose stacks are wanted before the job ends
+    std::string abort_cause;         // not empty: end the job
+  };
+  Report look(const Coordinator& coordinator, Clock::time_point now);
+
+ private:
+  void warn(const std::vector<Waiting>& waiting, Clock::time_point now, Report& report);
+  void tell_resumed(const std::vector<Waiting>& waiting, Clock::time_point now, Report& report);
+  std::string describe(const Coordinator& coordinator, const std::vector<Waiting>& waiting, Clock::time_point now) const;
+  std::string describe_rank(int rank, const std::vector<Waiting>& waiting, Clock::time_point now) const;
+  std::string list(const std::vector<int>& ranks) const;
+
+  std::vector<int> global_ranks_;
+  std::vector<std::string> hosts_;
+  double warning_seconds_;
+  double abort_seconds_;
+  Clock::time_point last_warning_;
+  std::map<std::string, Clock::time_point> warned_;  // titles, since when they wait
+  Clock::time_point asked_at_;
+  std::vector<int> asked_;
+};
+
+}  // namespace sirtaki

@@ -1,0 +1,31 @@
+#include "topology.h"
+
+#include <algorithm>
+#include <map>
+
+namespace sirtaki {
+
+Topology make_topology(int rank, const std::vector<std::string>& hosts) {
+  Topology topology;
+  topology.rank = rank;
+  topology.size = static_cast<int>(hosts.size());
+  std::vector<std::string> in_order;  // hosts by their first rank
+  std::map<std::string, int> ranks;   // how many on each
+  const std::string& own = hosts[static_cast<std::size_t>(rank)];
+  for (std::size_t r = 0; r < hosts.size(); ++r) {
+    if (hosts[r] == own && static_cast<int>(r) < rank) ++topology.local_rank;
+    if (++ranks[hosts[r]] == 1) in_order.push_back(hosts[r]);
+  }
+  topology.local_size = ranks[own];
+  topology.cross_size = 0;
+  for (const std::string& host : in_order) {
+    if (ranks[host] <= topology.local_rank) continue;
+    if (host == own) topology.cross_rank = topology.cross_size;
+    ++topology.cross_size;
+  }
+  topology.homogeneous =
+      std::all_of(ranks.begin(), ranks.end(), [&](const auto& entry) { return entry.second == topology.local_size; });
+  return topology;
+}
+
+}  // namespace sirtaki

@@ -1,0 +1,139 @@
+#include "transport/loopback.h"
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <tuple>
+
+#include "error.h"
+
+namespace sirtaki {
+namespace {
+
+// The mail of all ranks of one group. Data is handed over as copies, so that a sender is done at once.
+struct Hub {
+  explicit Hub(int size) : control(static_cast<std::size_t>(size)), split_calls(static_cast<std::size_t>(size)) {}
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<std::deque<Message>> control;                     // by receiver
+  std::map<std::tuple<int, int, int>, std::deque<Bytes>> data;  // by sender, receiver, tag
+  std::map<int, std::shared_ptr<Hub>> split_hubs;               // by number of the call
+  std::vector<int> split_calls;
+  std::map<int, int> arrived;
+  std::string aborted;
+};
+
+void throw_if_aborted(const Hub& hub) {
+  if (!hub.aborted.empty()) throw Error(ErrorKind::kAborted, hub.aborted);
+}
+
+class Arrival final : public Pending {
+ public:
+  Arrival(std::shared_ptr<Hub> hub, std::tuple<int, int, int> key, std::span<std::byte> target)
+      : hub_(std::move(hub)), key_(key), target_(target) {}
+
+  bool ready() override {
+    const std::lock_guard lock(hub_->mutex);
+    throw_if_aborted(*hub_);
+    auto& queue = hub_->data[key_];
+    if (queue.empty()) return false;
+    if (queue.front().size() != target_.size()) {
+      throw Error(ErrorKind::kAborted, "expected " + std::to_string(target_.size()) + " bytes, got " +
+                                           std::to_string(queue.front().size()));
+    }
+    std::memcpy(target_.data(), queue.front().data(), target_.size());
+    queue.pop_front();
+    return true;
+  }
+
+ private:
+  std::shared_ptr<Hub> hub_;
+  std::tuple<int, int, int> key_;
+  std::span<std::byte> target_;
+};
+
+class Loopback final : public Transport {
+ public:
+  Loopback(std::shared_ptr<Hub> hub, int rank, int size) : hub_(std::move(hub)), rank_(rank), size_(size) {}
+
+  std::string_view name() const override { return "loopback"; }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  void send(int to, Bytes bytes) override {
+    const std::lock_guard lock(hub_->mutex);
+    throw_if_aborted(*hub_);
+    hub_->control[static_cast<std::size_t>(to)].push_back({rank_, std::move(bytes)});
+  }
+
+  bool receive(Message& message) override {
+    const std::lock_guard lock(hub_->mutex);
+    throw_if_aborted(*hub_);
+    auto& queue = hub_->control[static_cast<std::size_t>(rank_)];
+    if (queue.empty()) return false;
+    message = std::move(queue.front());
+    queue.pop_front();
+    return true;
+  }
+
+  bool flushed() override { return true; }
+
+  PendingPtr send_data(int to, int tag, std::span<const std::byte> bytes) override {
+    if (bytes.empty()) return nullptr;
+    const std::lock_guard lock(hub_->mutex);
+    throw_if_aborted(*hub_);
+    hub_->data[{rank_, to, tag}].emplace_back(bytes.begin(), bytes.end());
+    return nullptr;
+  }
+
+  PendingPtr receive_data(int from, int tag, std::span<std::byte> bytes) override {
+    if (bytes.empty()) return nullptr;
+    return std::make_unique<Arrival>(hub_, std::tuple{from, rank_, tag}, bytes);
+  }
+
+  std::unique_ptr<Transport> split(const std::vector<int>& ranks) override {
+    std::unique_lock lock(hub_->mutex);
+    const int call = hub_->split_calls[static_cast<std::size_t>(rank_)]++;
+    auto& hub = hub_->split_hubs[call];
+    if (hub == nullptr) hub = std::make_shared<Hub>(static_cast<int>(ranks.size()));
+    const std::shared_ptr<Hub> mine = hub;
+    ++hub_->arrived[call];
+    hub_->changed.notify_all();
+    hub_->changed.wait(lock, [&] { return hub_->arrived[call] == size_ || !hub_->aborted.empty(); });
+    throw_if_aborted(*hub_);
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      if (ranks[i] == rank_) {
+        return std::make_unique<Loopback>(mine, static_cast<int>(i), static_cast<int>(ranks.size()));
+      }
+    }
+    return nullptr;
+  }
+
+  void abort_job(int exit_code) override {
+    const std::lock_guard lock(hub_->mutex);
+    if (hub_->aborted.empty()) {
+      hub_->aborted =
+          "rank " + std::to_string(rank_) + " ended the job with exit code " + std::to_string(exit_code);
+    }
+    hub_->changed.notify_all();
+  }
+
+ private:
+  std::shared_ptr<Hub> hub_;
+  int rank_;
+  int size_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Transport>> make_loopback(int size) {
+  const auto hub = std::make_shared<Hub>(size);
+  std::vector<std::unique_ptr<Transport>> transports;
+  for (int rank = 0; rank < size; ++rank) transports.push_back(std::make_unique<Loopback>(hub, rank, size));
+  return transports;
+}
+
+}  // namespace sirtaki
