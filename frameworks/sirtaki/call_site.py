@@ -1,0 +1,28 @@
+"""Where the user's program asked for a collective, as error messages show it: "train.py:41"."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Frames of these folders are not the user's; adapters add their framework's.
+_internal: tuple[str, ...] = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<eval_with_key>", "<frozen ")
+
+
+def add_internal_folder(path: str) -> None:
+    """Frames of files below this folder are passed over from now on."""
+    global _internal
+    prefix = os.path.join(os.path.abspath(path), "")
+    if prefix not in _internal:
+        _internal = (*_internal, prefix)
+
+
+def call_site() -> str:
+    """File name and line of the innermost frame that belongs to neither this package nor a framework, or ""."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_internal):
+            return f"{os.path.basename(file)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""

@@ -1,0 +1,87 @@
+"""Bytes and objects between the ranks, for what is no tensor: used by init, process sets and every framework's
+adapter.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from sirtaki.call_site import call_site
+from sirtaki.native import core
+
+_HOST = -1
+
+
+def _address(block: bytearray) -> tuple[int, Any]:
+    """Where the bytes lie, and what keeps them there."""
+    if not block:
+        return 0, None
+    view = (ctypes.c_char * len(block)).from_buffer(block)
+    return ctypes.addressof(view), (block, view)
+
+
+def allgather_bytes(payload: bytes, name: str, process_set: int = 0) -> list[bytes]:
+    """The payload of every rank of the set, by rank within the set; lengths may differ. Blocks."""
+    framed = bytearray(len(payload).to_bytes(8, "little") + payload)
+    address, keep = _address(framed)
+    work = core.submit(
+        core.VERBS["allgather"],
+        name,
+        [(address, 0, core.DTYPES["uint8"], (len(framed),), _HOST)],
+        process_set=process_set,
+        site=call_site(),
+        keep=keep,
+    )
+    work.wait()
+    return _unframed(bytes(work.buffers()[0]))
+
+
+def _unframed(joined: bytes) -> list[bytes]:
+    parts, start = [], 0
+    while start < len(joined):
+        end = start + 8 + int.from_bytes(joined[start : start + 8], "little")
+        parts.append(joined[start + 8 : end])
+        start = end
+    return parts
+
+
+def _broadcast_in_place(block: bytearray, root_rank: int, name: str, process_set: int) -> None:
+    address, keep = _address(block)
+    core.submit(
+        core.VERBS["broadcast"],
+        name,
+        [(address, address, core.DTYPES["uint8"], (len(block),), _HOST)],
+        root=root_rank,
+        process_set=process_set,
+        site=call_site(),
+        keep=keep,
+    ).wait()
+
+
+def broadcast_bytes(payload: bytes | None, root_rank: int, name: str, process_set: int = 0) -> bytes:
+    """The root's payload on every rank of the set; other ranks pass None. root_rank is a global rank. Blocks."""
+    length = bytearray((0 if payload is None else len(payload)).to_bytes(8, "little"))
+    _broadcast_in_place(length, root_rank, f"{name}.sz", process_set)
+    size = int.from_bytes(length, "little")
+    block = bytearray(payload) if payload is not None else bytearray(size)
+    if size:
+        _broadcast_in_place(block, root_rank, f"{name}.t", process_set)
+    return bytes(block)
+
+
+def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, process_set: int = 0) -> Any:
+    """A copy of the root's object on every other rank; the root gets its own object back."""
+    import cloudpickle
+
+    payload = cloudpickle.dumps(obj) if core.rank() == root_rank else None
+    received = broadcast_bytes(payload, root_rank, f"broadcast.{name or 'object'}", process_set)
+    return obj if payload is not None else cloudpickle.loads(received)
+
+
+def allgather_object(obj: Any, name: str | None = None, process_set: int = 0) -> list[Any]:
+    """The objects of all ranks of the set, by rank within the set."""
+    import cloudpickle
+
+    parts = allgather_bytes(cloudpickle.dumps(obj), f"allgather.{name or 'object'}", process_set)
+    return [cloudpickle.loads(part) for part in parts]

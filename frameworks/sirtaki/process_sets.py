@@ -1,0 +1,258 @@
+"""Process sets: groups of ranks whose members reduce among themselves. Shared by all frameworks in a process."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from sirtaki.exceptions import SirtakiInternalError
+from sirtaki.exchange import allgather_bytes
+from sirtaki.native import core
+
+GLOBAL_ID = 0
+_bound: weakref.WeakSet[ProcessSet] = weakref.WeakSet()
+
+
+class ProcessSet:
+    """A group of ranks, made from global ranks or from an mpi4py communicator.
+
+    It can be used once it is registered, by init(process_sets=[...]) or add_process_set(). ValueError for other
+    arguments.
+    """
+
+    process_set_id: int | None = None
+    ranks: list[int] | None = None
+    mpi_comm: Any = None
+
+    def __init__(self, ranks_or_comm: Sequence[int] | Any) -> None:
+        if is_communicator(ranks_or_comm):
+            self.mpi_comm = ranks_or_comm
+        else:
+            self.ranks = checked_ranks(ranks_or_comm)
+
+    def size(self) -> int | None:
+        """Number of ranks, None while unregistered; ValueError if the set is no longer known."""
+        if self.process_set_id is None:
+            return None
+        return len(_known_ranks(self.process_set_id))
+
+    def rank(self) -> int | None:
+        """This process's rank within the set, None while unregistered; ValueError if it is not a member."""
+        if self.process_set_id is None:
+            return None
+        ranks = _known_ranks(self.process_set_id)
+        if core.rank() not in ranks:
+            raise ValueError(f"Process is not part of provided process set: rank {core.rank()} is not in {ranks}.")
+        return ranks.index(core.rank())
+
+    def included(self) -> bool | None:
+        """Whether this process is a member; None if the ranks are not known yet."""
+        return None if self.ranks is None else core.rank() in self.ranks
+
+    def __str__(self) -> str:
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"
+
+    __repr__ = __str__
+
+    def __copy__(self) -> ProcessSet:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ProcessSet:
+        return self  # it stands for a group of this job; a copy would never be registered
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (self.process_set_id == GLOBAL_ID, self.ranks)
+
+
+def _restored(is_global: bool, ranks: list[int] | None) -> ProcessSet:
+    """Unpickles: bound to the registered set of the same ranks, if there is one."""
+    if is_global:
+        return global_process_set
+    restored = ProcessSet(ranks or [])
+    if core.is_initialized():
+        _bind(restored, _id_of(restored.ranks or []))
+    return restored
+
+
+def is_communicator(value: Any) -> bool:
+    """True for mpi4py communicators, without importing mpi4py."""
+    return any(kind.__module__ == "mpi4py.MPI" and kind.__name__ == "Comm" for kind in type(value).__mro__)
+
+
+def checked_ranks(ranks: Any) -> list[int]:
+    """Sorted global ranks; ValueError if these are not non-negative integers without repetition."""
+    if isinstance(ranks, (str, bytes)) or not hasattr(ranks, "__iter__"):
+        raise ValueError(f"a process set is made from ranks or an mpi4py communicator, got {ranks!r}")
+    listed = list(ranks)
+    for rank in listed:
+        if isinstance(rank, bool) or not hasattr(rank, "__index__") or rank.__index__() < 0:
+            raise ValueError(f"ranks of a process set must be integers from 0, got {rank!r} in {listed!r}")
+    result = sorted(rank.__index__() for rank in listed)
+    if len(set(result)) != len(result):
+        raise ValueError(f"ranks of a process set must differ, got {listed!r}")
+    return result
+
+
+def _global() -> ProcessSet:
+    everyone = ProcessSet([])
+    everyone.process_set_id = GLOBAL_ID
+    everyone.ranks = None
+    return everyone
+
+
+global_process_set = _global()
+
+
+def _known_ranks(process_set_id: int) -> list[int]:
+    known = core.process_sets()
+    if process_set_id not in known:
+        raise ValueError(f"unknown process set id {process_set_id}; known are {sorted(known)}")
+    return known[process_set_id]
+
+
+def _id_of(ranks: list[int]) -> int | None:
+    return next((number for number, members in core.process_sets().items() if sorted(members) == ranks), None)
+
+
+def require_id(process_set: ProcessSet) -> int:
+    """The id to submit under; ValueError if this is no registered process set."""
+    if not isinstance(process_set, ProcessSet):
+        raise ValueError(f"process_set must be a ProcessSet, got {process_set!r}")
+    if process_set.process_set_id is None:
+        raise ValueError(
+            f"{process_set} is not registered; pass it to init(process_sets=[...]) or add_process_set() on every rank"
+        )
+    return process_set.process_set_id
+
+
+def _ranks_of_communicator(comm: Any) -> list[int]:
+    """Global ranks of an mpi4py communicator whose processes belong to this job's MPI_COMM_WORLD."""
+    from mpi4py import MPI
+
+    group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
+    return sorted(MPI.Group.Translate_ranks(group, list(range(group.Get_size())), world))
+
+
+def _agreed(ranks: list[int] | None, what: str) -> list[list[int] | None]:
+    parts = allgather_bytes(json.dumps(ranks).encode(), f"process_set.{what}")
+    return [json.loads(part) for part in parts]
+
+
+def _check_same(lists: list[list[int] | None], what: str) -> None:
+    for rank, ranks in enumerate(lists):
+        if ranks != lists[0]:
+            raise ValueError(
+                f"{what}: ranks must pass the same process sets, rank 0 passed {lists[0]}, rank {rank} {ranks}"
+            )
+
+
+def _check_new(ranks: list[int], what: str) -> None:
+    if not ranks or ranks[-1] >= core.size():
+        raise ValueError(f"{what}: ranks must lie in 0..{core.size() - 1} and not be empty, got {ranks}")
+    number = _id_of(ranks)
+    if number is not None:
+        which = "the global process set" if number == GLOBAL_ID else f"process set {number}"
+        raise ValueError(f"{what}: {which} has the ranks {ranks} already")
+
+
+def _register(ranks: list[int]) -> int:
+    work = core.submit(core.VERBS["add_process_set"], f"add_process_set.{ranks}", [], splits=ranks)
+    work.wait()
+    return work.value()
+
+
+def bind_global() -> None:
+    """Called by init: the ranks of the global set."""
+    global_process_set.ranks = list(range(core.size()))
+
+
+def unbind_all() -> None:
+    """Called by shutdown: no set is registered any more."""
+    global_process_set.ranks = None
+    for entry in _bound:
+        entry.process_set_id = None
+    _bound.clear()
+
+
+def _bind(entry: ProcessSet, number: int | None) -> None:
+    entry.process_set_id = number
+    _bound.add(entry)
+
+
+def register_at_init(process_sets: Sequence[ProcessSet]) -> None:
+    """Registers the sets given to init, in their order, on every rank; ValueError names the faulty entry.
+
+    A communicator made by a split holds other ranks on other processes: each part becomes a set of its own.
+    """
+    for number, entry in enumerate(process_sets):
+        if entry.mpi_comm is not None:
+            _register_communicator(entry, number)
+        else:
+            what = f"process_sets[{number}]"
+            _check_same(_agreed(entry.ranks, "init"), what)
+            _check_new(entry.ranks or [], what)
+            _bind(entry, _register(entry.ranks or []))
+
+
+def _register_communicator(entry: ProcessSet, number: int) -> None:
+    entry.ranks = _ranks_of_communicator(entry.mpi_comm)
+    for ranks in sorted({tuple(part) for part in _agreed(entry.ranks, "init") if part}):
+        _check_new(list(ranks), f"process_sets[{number}]")
+        identity = _register(list(ranks))
+        if list(ranks) == entry.ranks:
+            _bind(entry, identity)
+
+
+def bind_existing(process_sets: Sequence[ProcessSet]) -> None:
+    """A second init binds its sets to those that exist; KeyError if their ranks were never registered."""
+    for entry in process_sets:
+        if entry.mpi_comm is not None and entry.ranks is None:
+            entry.ranks = _ranks_of_communicator(entry.mpi_comm)
+        number = _id_of(entry.ranks or [])
+        if number is None:
+            raise KeyError(
+                f"no process set with the ranks {entry.ranks} was registered; known are {core.process_sets()}"
+            )
+        _bind(entry, number)
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Registers a new set; every rank of the job calls it with the same ranks, in the same order of calls.
+
+    Needs init(process_sets="dynamic"). ValueError if dynamic sets are off, the ranks are those of a set that exists,
+    out of range, or not the same on all ranks; NotImplementedError for a communicator.
+    """
+    from sirtaki import runtime
+
+    entry = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    if entry.mpi_comm is not None:
+        raise NotImplementedError("a process set from a communicator can only be given to init()")
+    runtime.require_dynamic_process_sets()
+    if entry.process_set_id is not None:
+        raise ValueError(f"{entry} is registered already")
+    _check_same(_agreed(entry.ranks, "add"), "add_process_set")
+    _check_new(entry.ranks or [], "add_process_set")
+    _bind(entry, _register(entry.ranks or []))
+    return entry
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Forgets a set, on every rank of the job. False for the global set, an unregistered one, or before init."""
+    from sirtaki import runtime
+
+    if not isinstance(process_set, ProcessSet):
+        raise ValueError(f"process_set must be a ProcessSet, got {process_set!r}")
+    if not core.is_initialized() or process_set.process_set_id in (None, GLOBAL_ID):
+        return False
+    runtime.require_dynamic_process_sets()
+    number = process_set.process_set_id
+    try:
+        core.submit(core.VERBS["remove_process_set"], f"remove_process_set.{number}", [], splits=[number]).wait()
+    except SirtakiInternalError as error:
+        if core.is_initialized() and number not in core.process_sets():
+            raise ValueError(f"{process_set} is not known any more") from error
+        raise
+    process_set.process_set_id = None
+    return True

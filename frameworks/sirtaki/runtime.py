@@ -1,0 +1,251 @@
+"""init, shutdown and who am I: the process-wide engine as programs see it, shared by all frameworks."""
+
+from __future__ import annotations
+
+import os
+import platform
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from sirtaki import ending, launchers, naming, process_sets, stacks
+from sirtaki.native import core
+from sirtaki.process_sets import ProcessSet, bind_existing, bind_global, register_at_init, unbind_all
+from sirtaki.version import __version__
+
+_TRUE = ("1", "true", "yes", "on")
+_NOT_YET = "the timeline is not available yet in this version of Sirtaki"
+_NOT_INITIALIZED = "Sirtaki (Horovod's interface) has not been initialized; use init()."
+
+_lock = threading.RLock()
+_dynamic = False
+
+
+def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
+    """Joins the job; every rank calls it. A second call while initialised only binds the process sets given.
+
+    comm: None or [] for all ranks that were started, a list of ranks of MPI_COMM_WORLD, or an mpi4py communicator
+    (which is duplicated). process_sets: ProcessSet objects to register, the same on every rank, or "dynamic" to allow
+    add_process_set() later (as SIRTAKI_DYNAMIC_PROCESS_SETS=1 does).
+
+    ValueError for arguments of another kind; ImportError with the loader's words if the compiled core is missing;
+    SirtakiInternalError if MPI does not load or the ranks do not fit together; RuntimeError if this process stands
+    alone while its launcher announced several.
+    """
+    sets, dynamic = _checked_process_sets(process_sets)
+    handle, ranks = _checked_comm(comm, sets)
+    with _lock:
+        if core.is_initialized():
+            bind_existing(sets)
+            return
+        _start(handle, ranks, dynamic)
+        try:
+            if not handle and not ranks:
+                _check_not_alone()
+            register_at_init(sets)
+        except BaseException:
+            shutdown()
+            raise
+
+
+def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
+    global _dynamic
+    core.init(_mpi_libraries(), handle, ranks, _identity(dynamic))
+    _dynamic = dynamic
+    naming.reset()
+    bind_global()
+    ending.install(shutdown)
+    stacks.start()
+
+
+def _mpi_libraries() -> list[str]:
+    from sirtaki import mpi_library
+
+    return [str(path) for path in mpi_library.candidates()]
+
+
+def _identity(dynamic: bool) -> str:
+    return f"Sirtaki {__version__} ({platform.machine()}), dynamic process sets {'on' if dynamic else 'off'}"
+
+
+def _checked_process_sets(value: Sequence[ProcessSet] | str | None) -> tuple[list[ProcessSet], bool]:
+    setting = os.environ.get("SIRTAKI_DYNAMIC_PROCESS_SETS", os.environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", ""))
+    dynamic = setting.strip().lower() in _TRUE
+    if value is None:
+        return [], dynamic
+    if isinstance(value, str):
+        if value.lower() != "dynamic":
+            raise ValueError(f'process_sets must be a list of ProcessSet or "dynamic", got {value!r}')
+        return [], True
+    if not isinstance(value, (list, tuple)) or not all(isinstance(entry, ProcessSet) for entry in value):
+        raise ValueError(f'process_sets must be a list of ProcessSet or "dynamic", got {value!r}')
+    _refuse_duplicates(value)
+    return list(value), dynamic
+
+
+def _refuse_duplicates(entries: Sequence[ProcessSet]) -> None:
+    seen: list[list[int]] = []
+    for number, entry in enumerate(entries):
+        if entry.mpi_comm is None and entry.ranks in seen:
+            entry.process_set_id = None
+            raise ValueError(f"process_sets[{number}] repeats the ranks {entry.ranks} of an earlier entry")
+        if entry.mpi_comm is None and entry.ranks is not None:
+            seen.append(entry.ranks)
+
+
+def _checked_comm(comm: Any, sets: list[ProcessSet]) -> tuple[int, list[int]]:
+    """(handle of an MPI communicator or 0, ranks of MPI_COMM_WORLD or [])."""
+    if process_sets.is_communicator(comm):
+        return _handle(comm), []
+    if comm is None:
+        return 0, []
+    if not isinstance(comm, (list, tuple, range)):
+        raise ValueError(f"comm must be None, a list of ranks or an mpi4py communicator, got {comm!r}")
+    if any(process_sets.is_communicator(entry) for entry in comm):
+        if len(comm) == 1:
+            return _handle(comm[0]), []
+        raise ValueError(
+            "comm takes one communicator; give further ones as process_sets=[ProcessSet(communicator), ...]"
+        )
+    ranks = process_sets.checked_ranks(comm)
+    if ranks and any(entry.mpi_comm is not None for entry in sets):
+        raise NotImplementedError("process sets from communicators cannot be combined with a list of ranks as comm")
+    return 0, ranks
+
+
+def _handle(comm: Any) -> int:
+    from mpi4py import MPI
+
+    if comm == MPI.COMM_NULL:
+        raise ValueError("comm is MPI.COMM_NULL; this process belongs to no job")
+    return int(MPI._handleof(comm))
+
+
+def _check_not_alone() -> None:
+    variable, announced = launchers.announced_size()
+    if core.size() == 1 and announced > 1:
+        library = core.mpi_info(_mpi_libraries())
+        found = library["version"].strip().splitlines()[0]
+        raise RuntimeError(
+            f"the launcher announced {announced} processes ({variable}={os.environ.get(variable)}), but MPI sees only "
+            f"this one. The MPI in use is {found} from {library['path']}; the launcher belongs to another MPI. Start "
+            "with sirtakirun or with this MPI's own mpiexec, or choose the launcher's library with SIRTAKI_MPI."
+        )
+
+
+def shutdown() -> None:
+    """Leaves the job together with the other ranks; returns when all have called it. No effect when not initialised.
+
+    Process sets are forgotten; a later init() starts a new job.
+    """
+    if not is_initialized():
+        return
+    core.shutdown()
+    unbind_all()
+
+
+def is_initialized() -> bool:
+    """Never raises, not even when the compiled core is missing."""
+    try:
+        return core.is_initialized()
+    except ImportError:
+        return False
+
+
+def require_dynamic_process_sets() -> None:
+    """ValueError unless init allowed process sets to change."""
+    if not is_initialized():
+        raise ValueError(_NOT_INITIALIZED)
+    if not _dynamic:
+        raise ValueError(
+            'process sets are fixed; use init(process_sets="dynamic") or SIRTAKI_DYNAMIC_PROCESS_SETS=1 on every rank'
+        )
+
+
+def rank() -> int:
+    """This process's number, 0..size() - 1. ValueError before init, as for the five below."""
+    return core.rank()
+
+
+def size() -> int:
+    """Number of ranks."""
+    return core.size()
+
+
+def local_rank() -> int:
+    """Number of this process among those of its host."""
+    return core.local_rank()
+
+
+def local_size() -> int:
+    """Number of ranks on this host."""
+    return core.local_size()
+
+
+def cross_rank() -> int:
+    """Number of this host among those that have a rank with this local rank."""
+    return core.cross_rank()
+
+
+def cross_size() -> int:
+    """Number of hosts that have a rank with this local rank."""
+    return core.cross_size()
+
+
+def is_homogeneous() -> bool:
+    """Whether every host has the same number of ranks. ValueError before init."""
+    return core.is_homogeneous()
+
+
+def mpi_threads_supported() -> bool:
+    """Whether MPI was started with MPI_THREAD_MULTIPLE. ValueError before init."""
+    return core.mpi_threads_supported()
+
+
+def mpi_enabled() -> bool:
+    """Whether ranks talk over MPI now."""
+    return is_initialized()
+
+
+def mpi_built() -> bool:
+    """MPI is loaded at run time, so that every installation can use it."""
+    return True
+
+
+def gloo_enabled() -> bool:
+    return False
+
+
+def gloo_built() -> bool:
+    return False
+
+
+def nccl_built() -> int:
+    """NCCL's version code, 0 without it."""
+    return 0
+
+
+def ddl_built() -> bool:
+    return False
+
+
+def ccl_built() -> bool:
+    return False
+
+
+def cuda_built() -> bool:
+    return False
+
+
+def rocm_built() -> bool:
+    return False
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Not available yet: raises NotImplementedError."""
+    raise NotImplementedError(f"start_timeline({file_path!r}): {_NOT_YET}")
+
+
+def stop_timeline() -> None:
+    """Not available yet: raises NotImplementedError."""
+    raise NotImplementedError(f"stop_timeline(): {_NOT_YET}")

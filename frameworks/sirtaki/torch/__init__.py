@@ -1,0 +1,145 @@
+"""Sirtaki for PyTorch: `import sirtaki.torch as hvd` takes the place of `import horovod.torch as hvd`."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from sirtaki import call_site
+from sirtaki.exceptions import HorovodInternalError, SirtakiInternalError
+from sirtaki.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from sirtaki.reduce_ops import Adasum, Average, Max, Min, Product, Sum
+from sirtaki.runtime import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from sirtaki.torch.collectives.allgather import (
+    allgather,
+    allgather_async,
+    grouped_allgather,
+    grouped_allgather_async,
+)
+from sirtaki.torch.collectives.allreduce import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+)
+from sirtaki.torch.collectives.alltoall import alltoall, alltoall_async
+from sirtaki.torch.collectives.broadcast import broadcast, broadcast_, broadcast_async, broadcast_async_
+from sirtaki.torch.collectives.meeting import barrier, join
+from sirtaki.torch.collectives.reducescatter import (
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
+)
+from sirtaki.torch.compression import Compression
+from sirtaki.torch.functions import (
+    allgather_object,
+    broadcast_object,
+    broadcast_optimizer_state,
+    broadcast_parameters,
+)
+from sirtaki.torch.handles import poll, synchronize
+from sirtaki.torch.optimizer import DistributedOptimizer
+from sirtaki.torch.sparse import sparse_allreduce_async
+from sirtaki.torch.sync_batch_norm import SyncBatchNorm
+
+call_site.add_internal_folder(os.path.dirname(torch.__file__))
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "HorovodInternalError",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "SirtakiInternalError",
+    "Sum",
+    "SyncBatchNorm",
+    "add_process_set",
+    "allgather",
+    "allgather_async",
+    "allgather_object",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "poll",
+    "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
+    "synchronize",
+]

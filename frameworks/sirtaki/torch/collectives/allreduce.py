@@ -1,0 +1,159 @@
+"""allreduce: every rank gets the reduction of the tensors of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from sirtaki.process_sets import ProcessSet, global_process_set
+from sirtaki.reduce_ops import choose_op
+from sirtaki.torch import autograd, raw
+from sirtaki.torch.arguments import names, reduction
+from sirtaki.torch.compression import Compression, Compressor
+from sirtaki.torch.handles import synchronize
+from sirtaki.torch.tensors import check_tensor, check_tensors
+
+
+def _one(results: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    return results[0]
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """A new tensor of the same shape and dtype: postscale * op(prescale * tensor of each rank). Differentiable.
+
+    op is Average by default; integers are summed, divided and truncated toward zero. 16-bit floats are accumulated in
+    float32. Gradient: the same allreduce of the gradient (see sirtaki.torch.autograd); none for Min, Max and Product.
+    """
+    how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
+    call, grad = names("allreduce", name, how[3])
+    if not torch.compiler.is_compiling():
+        check_tensor(tensor)
+    wire, ctx = compression.compress(tensor)
+    if torch.compiler.is_compiling() or (torch.is_grad_enabled() and wire.requires_grad):
+        result = autograd.allreduce(wire, call, grad, *how)
+    else:
+        result = synchronize(raw.start_allreduce([wire], call, how))[0]
+    return compression.decompress(result, ctx)
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """As allreduce, without waiting and without gradient: a handle whose result is the new tensor."""
+    how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
+    call, _ = names("allreduce", name, how[3])
+    check_tensor(tensor)
+    return raw.start_allreduce([tensor], call, how, convert=_one)
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """As allreduce_async, with the result written into the tensor."""
+    how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
+    call, _ = names("allreduce", name, how[3])
+    check_tensor(tensor)
+    return raw.start_allreduce([tensor], call, how, outputs=[tensor], convert=_one)
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """As allreduce, in place: returns the tensor itself. Not differentiable."""
+    return synchronize(allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set))
+
+
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """allreduce of several tensors as one unit: a list of new tensors. Shapes and dtypes may differ. Differentiable."""
+    how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
+    call, grad = names("allreduce", name, how[3])
+    listed = tensors if torch.compiler.is_compiling() else check_tensors(tensors)
+    pairs = [compression.compress(tensor) for tensor in listed]
+    wires = [wire for wire, _ in pairs]
+    if torch.compiler.is_compiling() or (torch.is_grad_enabled() and any(wire.requires_grad for wire in wires)):
+        results = autograd.grouped_allreduce(wires, call, grad, *how)
+    else:
+        results = synchronize(raw.start_allreduce(check_tensors(wires), call, how))
+    return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """As grouped_allreduce, without waiting and without gradient: one handle, whose result is a tuple."""
+    how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
+    call, _ = names("allreduce", name, how[3])
+    return raw.start_allreduce(check_tensors(tensors), call, how)
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """As grouped_allreduce_async, with the results written into the tensors."""
+    how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
+    call, _ = names("allreduce", name, how[3])
+    listed = check_tensors(tensors)
+    return raw.start_allreduce(listed, call, how, outputs=listed)
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """As grouped_allreduce, in place: the tensors themselves. Not differentiable."""
+    handle = grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
+    return list(synchronize(handle))

@@ -1,0 +1,76 @@
+"""alltoall: every rank sends rows of its tensor to every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from sirtaki.process_sets import ProcessSet, global_process_set, require_id
+from sirtaki.torch import autograd, raw
+from sirtaki.torch.arguments import names
+from sirtaki.torch.handles import synchronize
+from sirtaki.torch.tensors import check_tensor
+
+
+def checked_splits(splits: torch.Tensor | Sequence[int] | None) -> list[int]:
+    """The rows for each rank, [] for equal parts; ValueError unless a 1-D int32 tensor or a list of integers."""
+    if splits is None:
+        return []
+    if isinstance(splits, torch.Tensor):
+        if splits.dtype != torch.int32:
+            raise ValueError(f"splits must be int32, got {splits.dtype}")
+        if splits.dim() != 1:
+            raise ValueError(f"splits must have one dimension, got shape {tuple(splits.shape)}")
+        values = splits.tolist()
+    else:
+        values = list(splits)
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ValueError(f"splits must be integers from 0, got {value!r} in {values!r}")
+    if not values:
+        raise ValueError("splits must have one entry for each rank, got none")
+    return values
+
+
+def _check(tensor: torch.Tensor) -> None:
+    check_tensor(tensor)
+    if tensor.dim() == 0:
+        raise ValueError(f"alltoall splits dimension 0, got a tensor without dimensions: {tensor!r}")
+
+
+def alltoall(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """The rows that the ranks sent here, by rank; with splits also the int32 number of rows from each.
+
+    splits: rows for each rank, in order of dimension 0; rows beyond their sum are ignored. Without it dimension 0
+    must be a multiple of the number of ranks. Differentiable: the gradient's rows go back.
+    """
+    group, rows = require_id(process_set), checked_splits(splits)
+    call, grad = names("alltoall", name, group)
+    if torch.compiler.is_compiling():
+        output, received = autograd.alltoall(tensor, rows, call, grad, group)
+        return output if splits is None else (output, received)
+    _check(tensor)
+    if torch.is_grad_enabled() and tensor.requires_grad:
+        output, received = autograd.alltoall(tensor, rows, call, grad, group)
+    else:
+        output, received = synchronize(raw.start_alltoall(tensor, rows, call, group))
+    return output if splits is None else (output, received)
+
+
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """As alltoall, without waiting and without gradient. The handle's result is always (output, received_splits)."""
+    group, rows = require_id(process_set), checked_splits(splits)
+    call, _ = names("alltoall", name, group)
+    _check(tensor)
+    return raw.start_alltoall(tensor, rows, call, group)

@@ -1,0 +1,55 @@
+"""broadcast: every rank gets the root's tensor."""
+
+from __future__ import annotations
+
+import torch
+
+from sirtaki.process_sets import ProcessSet, global_process_set, require_id
+from sirtaki.torch import autograd, raw
+from sirtaki.torch.arguments import checked_root, names
+from sirtaki.torch.handles import synchronize
+from sirtaki.torch.tensors import check_tensor, empty_result
+
+
+def broadcast(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """A new tensor with the root's values. root_rank is a global rank that belongs to the set. Differentiable.
+
+    Gradient: the average over ranks on the root, zero elsewhere.
+    """
+    root, group = checked_root(root_rank), require_id(process_set)
+    call, grad = names("broadcast", name, group)
+    if torch.compiler.is_compiling():
+        return autograd.broadcast(tensor, root, call, grad, group)
+    check_tensor(tensor)
+    if torch.is_grad_enabled() and tensor.requires_grad:
+        return autograd.broadcast(tensor, root, call, grad, group)
+    return synchronize(raw.start_broadcast(tensor, empty_result(tensor), root, call, group))
+
+
+def broadcast_async(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """As broadcast, without waiting and without gradient: a handle whose result is the new tensor."""
+    root, group = checked_root(root_rank), require_id(process_set)
+    call, _ = names("broadcast", name, group)
+    check_tensor(tensor)
+    return raw.start_broadcast(tensor, empty_result(tensor), root, call, group)
+
+
+def broadcast_async_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> int:
+    """As broadcast_async, with the values written into the tensor."""
+    root, group = checked_root(root_rank), require_id(process_set)
+    call, _ = names("broadcast", name, group)
+    check_tensor(tensor)
+    return raw.start_broadcast(tensor, tensor, root, call, group)
+
+
+def broadcast_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """As broadcast, in place: returns the tensor itself. Not differentiable."""
+    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))

@@ -1,0 +1,82 @@
+"""reducescatter: the reduction of all tensors, of which each rank gets some rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from sirtaki.process_sets import ProcessSet, global_process_set
+from sirtaki.reduce_ops import Average
+from sirtaki.torch import autograd, raw
+from sirtaki.torch.arguments import names, reduction
+from sirtaki.torch.compression import Compression, Compressor
+from sirtaki.torch.handles import synchronize
+from sirtaki.torch.tensors import check_tensors
+
+
+def reducescatter(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """This rank's rows of the reduced tensor; the first `rows % ranks` ranks get one row more, some may get none.
+
+    op is Average or Sum. Shapes must be equal on all ranks. Differentiable: the gradients of all parts joined, times
+    the number of ranks for Sum (see sirtaki.torch.autograd).
+    """
+    return grouped_reducescatter([tensor], name, compression, op, process_set, prescale_factor, postscale_factor)[0]
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """As reducescatter, without waiting and without gradient: a handle whose result is the new tensor."""
+    how = reduction(op, prescale_factor, postscale_factor, process_set)
+    call, _ = names("reducescatter", name, how[3])
+    return raw.start_reducescatter(check_tensors([tensor]), call, how, convert=lambda results: results[0])
+
+
+def grouped_reducescatter(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[torch.Tensor]:
+    """reducescatter of several tensors as one unit: a list. Differentiable."""
+    how = reduction(op, prescale_factor, postscale_factor, process_set)
+    call, grad = names("reducescatter", name, how[3])
+    listed = tensors if torch.compiler.is_compiling() else check_tensors(tensors)
+    pairs = [compression.compress(tensor) for tensor in listed]
+    wires = [wire for wire, _ in pairs]
+    if torch.compiler.is_compiling() or (torch.is_grad_enabled() and any(wire.requires_grad for wire in wires)):
+        results = autograd.grouped_reducescatter(wires, call, grad, *how)
+    else:
+        results = synchronize(raw.start_reducescatter(check_tensors(wires), call, how))
+    return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """As grouped_reducescatter, without waiting and without gradient: one handle, whose result is a tuple."""
+    how = reduction(op, prescale_factor, postscale_factor, process_set)
+    call, _ = names("reducescatter", name, how[3])
+    return raw.start_reducescatter(check_tensors(tensors), call, how)

@@ -1,0 +1,98 @@
+"""Making ranks equal: parameters, optimizer state, any Python object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from sirtaki import exchange
+from sirtaki.native import core
+from sirtaki.process_sets import ProcessSet, global_process_set, require_id
+from sirtaki.torch.arguments import checked_root
+from sirtaki.torch.collectives.broadcast import broadcast_async_
+from sirtaki.torch.handles import synchronize
+from sirtaki.torch.optimizer_state import apply_state, portable_state
+
+
+def broadcast_object(
+    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """The root's object on every rank, by cloudpickle; the root gets its own object back. Other ranks' is not read."""
+    return exchange.broadcast_object(obj, checked_root(root_rank), name, require_id(process_set))
+
+
+def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
+    """The objects of all ranks of the set, by rank, by cloudpickle."""
+    return exchange.allgather_object(obj, name, require_id(process_set))
+
+
+def broadcast_parameters(
+    params: Mapping[str, Any] | Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set
+) -> None:
+    """Overwrites each tensor with the root's, in any memory layout.
+
+    params: a state_dict, or a list of (name, tensor) or of tensors; entries that are None are passed over.
+    ValueError for anything else, generators included (list them first).
+    """
+    root = checked_root(root_rank)
+    with torch.no_grad():
+        pending = [_start(name, tensor, root, process_set) for name, tensor in _named(params)]
+        for handle, dense, tensor in pending:
+            synchronize(handle)
+            if dense is not tensor:
+                tensor.copy_(dense)
+
+
+def _start(name: str, tensor: torch.Tensor, root: int, process_set: ProcessSet) -> tuple[int, Any, torch.Tensor]:
+    dense = tensor if tensor.is_contiguous() else tensor.contiguous()
+    return broadcast_async_(dense, root, name, process_set), dense, tensor
+
+
+def _named(params: Any) -> list[tuple[str, torch.Tensor]]:
+    if isinstance(params, Mapping):
+        entries = sorted(params.items())
+    elif isinstance(params, list):
+        entries = [e if isinstance(e, tuple) else (f"parameter.{i}", e) for i, e in enumerate(params)]
+    else:
+        raise ValueError(f"params must be a dict or a list, got {type(params).__name__}; list a generator first")
+    result = []
+    for entry in entries:
+        if len(entry) != 2 or not isinstance(entry[0], str):
+            raise ValueError(f"params must hold tensors or (name, tensor), got {entry!r}")
+        if entry[1] is None:
+            continue
+        if not isinstance(entry[1], torch.Tensor):
+            raise ValueError(f"params[{entry[0]!r}] must be a tensor or None, got {type(entry[1]).__name__}")
+        result.append((entry[0], entry[1].detach()))
+    return result
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    model: torch.nn.Module | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Gives every rank the root's optimizer state and hyper-parameters, whatever its own state was, empty included.
+
+    No step is taken and nothing changes on the root. model: kept for Horovod's programs, not needed. ValueError for
+    LBFGS, and if the parameter groups differ from the root's.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("cannot broadcast the state of torch.optim.LBFGS")
+    root, group = checked_root(root_rank), require_id(process_set)
+    is_root = core.rank() == root
+    skeleton, tensors = portable_state(optimizer) if is_root else (None, [])
+    skeleton = exchange.broadcast_object(skeleton, root, "optimizer_state", group)
+    if not is_root:
+        tensors = [torch.empty(entry.shape, dtype=entry.dtype) for entry in skeleton.tensors]
+    handles = [
+        broadcast_async_(tensor, root, f"optimizer_state.{number}", process_set)
+        for number, tensor in enumerate(tensors)
+    ]
+    for handle in handles:
+        synchronize(handle)
+    if not is_root:
+        apply_state(optimizer, skeleton, tensors)

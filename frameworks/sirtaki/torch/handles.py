@@ -1,0 +1,55 @@
+"""Integer handles of asynchronous calls: `poll` asks, `synchronize` waits and gives the result."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sirtaki.call_site import call_site
+from sirtaki.native import core
+from sirtaki.torch.tensors import Descriptor
+
+Finish = Callable[[Any], Any]
+
+_numbers = itertools.count(1)
+_pending: dict[int, tuple[Any, Finish]] = {}
+
+
+def submit(verb: str, name: str, tensors: Sequence[Descriptor], finish: Finish, **options: Any) -> int:
+    """Queues one request. name: "" to let the core number it. finish(work) makes the result once the work is done."""
+    full_name = f"{verb}.{name}" if name else ""
+    work = core.submit(core.VERBS[verb], full_name, tensors, site=call_site(), **options)
+    handle = next(_numbers)
+    _pending[handle] = (work, finish)
+    return handle
+
+
+def poll(handle: int) -> bool:
+    """Whether synchronize(handle) would return at once. ValueError for a handle that is unknown or already finished."""
+    entry = _pending.get(handle)
+    if entry is None:
+        raise ValueError(f"handle {handle!r} is not pending: it is unknown, or synchronize() has been called with it")
+    return entry[0].done()
+
+
+def synchronize(handle: int) -> Any:
+    """Waits for an asynchronous call and returns its result; None if the handle is unknown or already finished.
+
+    Raises ValueError or SirtakiInternalError if the call failed; the handle is finished then as well.
+    """
+    if isinstance(handle, bool) or not isinstance(handle, int):
+        raise ValueError(f"handle must be an integer that an asynchronous call returned, got {handle!r}")
+    entry = _pending.get(handle)
+    if entry is None:
+        return None
+    work, finish = entry
+    try:
+        work.wait()
+    except KeyboardInterrupt:
+        raise  # still running: the handle stays good
+    except BaseException:
+        _pending.pop(handle, None)
+        raise
+    _pending.pop(handle, None)
+    return finish(work)

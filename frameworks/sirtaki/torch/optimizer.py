@@ -1,0 +1,274 @@
+"""DistributedOptimizer: the user's optimizer, whose gradients are reduced over the ranks before they are applied."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import numbers
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from sirtaki.native import core
+from sirtaki.process_sets import ProcessSet, global_process_set, require_id
+from sirtaki.reduce_ops import Adasum, Average, check_adasum, checked_op
+from sirtaki.torch.adasum_optimizer import AdasumSteps
+from sirtaki.torch.collectives.allreduce import allreduce
+from sirtaki.torch.compression import Compression, Compressor
+from sirtaki.torch.optimizer_options import (
+    Options,
+    checked_groups,
+    checked_names,
+    checked_passes,
+    checked_predivide,
+    parameters_of,
+)
+from sirtaki.torch.parameter_check import ParameterCheck
+from sirtaki.torch.reducer import GradientReducer
+
+
+class Attachment:
+    """What a distributed optimizer carries: how it was asked for, and the reducer once there is something to reduce."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.reducer: GradientReducer | None = None
+        self.should_synchronize = True
+        self.synchronized = False  # by the user, since the last step
+        self.check = ParameterCheck.from_environment()
+
+    def active(self, optimizer: torch.optim.Optimizer) -> GradientReducer | None:
+        """The reducer, made when first needed; None while this rank has nobody to reduce with."""
+        if self.reducer is None and self.options.op != Adasum and self._has_peers():
+            self.reducer = GradientReducer(parameters_of(optimizer), self.options)
+            weakref.finalize(optimizer, self.reducer.close).atexit = False
+        return self.reducer
+
+    def _has_peers(self) -> bool:
+        process_set = self.options.process_set
+        return core.is_initialized() and bool(process_set.included()) and (process_set.size() or 1) > 1
+
+    def close(self) -> None:
+        if self.reducer is not None:
+            self.reducer.close()
+            self.reducer = None
+
+
+class ReducedSteps:
+    """Comes before the user's class in the bases of a distributed optimizer."""
+
+    _distributed: Attachment
+
+    def synchronize(self) -> None:
+        """Waits until all gradients are reduced. Gradients that this rank does not have count as zero.
+
+        The end of backward does the same by itself, so that this is needed only for gradients made without backward.
+        """
+        attachment = self._distributed
+        reducer = attachment.active(self)
+        if reducer is not None:
+            reducer.adopt(parameters_of(self))
+            reducer.synchronize()
+        attachment.synchronized = True
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within it step() applies gradients as they are, after an explicit synchronize()."""
+        self._distributed.should_synchronize = False
+        try:
+            yield
+        finally:
+            self._distributed.should_synchronize = True
+
+    def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Applies the reduced gradients. If fewer backward passes were made than announced, what they left is reduced.
+
+        With a closure each evaluation's gradients are reduced and its loss averaged, so that an optimizer that decides
+        by the loss decides alike on all ranks. RuntimeError if gradients would be applied that were not reduced.
+        """
+        self._opt_called = True  # learning rate schedulers look for it
+        attachment = self._distributed
+        reducer = attachment.active(self)
+        if closure is not None:
+            args = (closure if reducer is None else self._reduced_closure(closure, reducer), *args)
+        elif reducer is not None:
+            self._prepare_step(reducer)
+        try:
+            result = super().step(*args, **kwargs)
+        finally:
+            attachment.synchronized = False
+            if reducer is not None:
+                reducer.reset()
+        if attachment.check is not None and reducer is not None:
+            attachment.check.after_step(parameters_of(self), attachment.options)
+        return result
+
+    # torch wraps a class's step once for its own hooks, and schedulers wrap an instance's; both are done already.
+    step.hooked = True
+    step._wrapped_by_lr_sched = True
+
+    @property
+    def _local_step(self) -> Callable[..., Any]:
+        """The wrapped class's own step."""
+        return super().step
+
+    def _prepare_step(self, reducer: GradientReducer) -> None:
+        attachment = self._distributed
+        if attachment.should_synchronize:
+            if attachment.synchronized:
+                warnings.warn(
+                    "optimizer.step() called without optimizer.skip_synchronize() context after "
+                    "optimizer.synchronize(). The gradients are reduced already and are applied as they are.",
+                    stacklevel=3,
+                )
+            self.synchronize()
+            return
+        name = reducer.unreduced()
+        if name is not None:
+            raise RuntimeError(
+                f"step() within skip_synchronize() would apply the gradient of {name}, which was not reduced; call "
+                "optimizer.synchronize() first"
+            )
+
+    def _reduced_closure(self, closure: Callable[[], Any], reducer: GradientReducer) -> Callable[[], Any]:
+        options = self._distributed.options
+
+        @functools.wraps(closure)
+        def reduced() -> Any:
+            reducer.reset()
+            loss = closure()
+            self.synchronize()
+            return _averaged(loss, f"{options.names[0] if options.names else ''}.loss", options.process_set)
+
+        return reduced
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """As the wrapped class's, `set_to_none` included. A step that was not taken is forgotten, with its passes."""
+        attachment = self._distributed
+        if attachment.reducer is not None:
+            attachment.reducer.drain()
+            attachment.reducer.adopt(parameters_of(self))
+        attachment.synchronized = False
+        super().zero_grad(*args, **kwargs)
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Changes how many backward passes are accumulated before gradients are reduced. Between steps only."""
+        self._distributed.options.backward_passes_per_step = checked_passes(passes)
+        if self._distributed.reducer is not None:
+            self._distributed.reducer.set_passes(passes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_distributed_options": self._distributed.options}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        options = state.pop("_distributed_options", None)
+        super().__setstate__(state)
+        if options is not None:
+            self._distributed = Attachment(options)
+            self._distributed.active(self)
+
+    def __reduce_ex__(self, protocol: int) -> Any:
+        recipe = _recipes.get(type(self))
+        if recipe is None:  # a subclass of the user's, which pickle finds by its name
+            return super().__reduce_ex__(protocol)
+        return _empty, recipe, self.__getstate__()
+
+
+_recipes: weakref.WeakKeyDictionary[type, tuple[type, type]] = weakref.WeakKeyDictionary()
+
+
+@functools.lru_cache(maxsize=64)
+def _distributed_class(steps: type, wrapped: type) -> type:
+    """A subclass of the wrapped class with its name. One for each wrapped class, so that its instances are of one
+    type.
+    """
+    made = type(wrapped.__name__, (steps, wrapped), {"__doc__": wrapped.__doc__, "__module__": __name__})
+    _recipes[made] = (steps, wrapped)
+    return made
+
+
+def _empty(steps: type, wrapped: type) -> Any:
+    made = _distributed_class(steps, wrapped)
+    return made.__new__(made)
+
+
+class DistributedAdasumSteps(AdasumSteps, ReducedSteps):
+    """Adasum combines what the ranks' steps have changed, not their gradients."""
+
+
+def _averaged(loss: Any, name: str, process_set: ProcessSet) -> Any:
+    """The mean over ranks of a number or a tensor with one element; anything else as it is."""
+    if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+        return allreduce(loss.detach().contiguous(), name=name, op=Average, process_set=process_set)
+    if isinstance(loss, numbers.Real) and not isinstance(loss, bool):
+        value = torch.tensor([float(loss)], dtype=torch.float64)
+        return allreduce(value, name=name, op=Average, process_set=process_set).item()
+    return loss
+
+
+def DistributedOptimizer(  # noqa: N802  Horovod's name
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: type[Compressor] = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | list[list[torch.Tensor]] | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> torch.optim.Optimizer:
+    """Makes the optimizer reduce its gradients over the ranks of the process set, and returns it.
+
+    The same object comes back: its class becomes a subclass of its own class with the same name, so that state,
+    schedulers, hooks and references stay good. Gradients are reduced in place while backward runs and are complete
+    when it returns: clipping, gradient scalers and closures need nothing special. Gradients that no rank has are
+    left None.
+
+    named_parameters: names for messages, equal on all ranks. backward_passes_per_step: passes to accumulate before the
+    reduction; step() after fewer reduces what is there, zero_grad() forgets them, more are an AssertionError.
+    op: Average, Sum or Adasum (reduces the change that a local step made). gradient_predivide_factor: with Average,
+    divides by it before and by size / factor after the sum. groups: a number of groups, or lists of parameters, that
+    are reduced as one unit. sparse_as_dense: turns sparse gradients into dense ones first.
+    A rank outside the process set reduces nothing. Before init: ValueError. Wrong arguments: ValueError with the value.
+    """
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__} {optimizer!r:.80}")
+    if checked_op(op) not in (Average, Adasum) and gradient_predivide_factor != 1.0:
+        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+        raise ValueError(f"compression must have compress and decompress, got {compression!r}")
+    require_id(process_set)
+    groups_by_number, group_count = checked_groups(optimizer, num_groups, groups)
+    options = Options(
+        names=checked_names(optimizer, named_parameters),
+        compression=compression,
+        backward_passes_per_step=checked_passes(backward_passes_per_step),
+        op=op,
+        gradient_predivide_factor=checked_predivide(gradient_predivide_factor, op),
+        groups=groups_by_number,
+        group_count=group_count,
+        sparse_as_dense=bool(sparse_as_dense),
+        process_set=process_set,
+    )
+    size = core.size()
+    if op == Adasum:
+        check_adasum(process_set, size)
+    return _attach(optimizer, options, DistributedAdasumSteps if op == Adasum and size > 1 else ReducedSteps)
+
+
+def _attach(optimizer: torch.optim.Optimizer, options: Options, steps: type) -> torch.optim.Optimizer:
+    wrapped = type(optimizer)
+    if isinstance(optimizer, ReducedSteps):  # wrapped before: the new options replace the old
+        optimizer._distributed.close()
+        wrapped = _recipes[wrapped][1] if wrapped in _recipes else None
+    optimizer.__dict__.pop("step", None)  # a scheduler's wrapper of the undistributed step
+    if wrapped is not None:  # otherwise a subclass that the user made of a distributed class
+        optimizer.__class__ = _distributed_class(steps, wrapped)
+    optimizer._distributed = Attachment(options)
+    optimizer._distributed.active(optimizer)
+    return optimizer

@@ -1,0 +1,124 @@
+"""What DistributedOptimizer was asked for, checked; can be pickled and copied with the optimizer."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from sirtaki.process_sets import ProcessSet
+from sirtaki.reduce_ops import Average, checked_op
+from sirtaki.torch.compression import Compressor
+
+
+@dataclass
+class Options:
+    """names: of the optimizer's parameters in order, without verb. groups: numbers of parameters that travel
+    together.
+    """
+
+    names: list[str]
+    compression: type[Compressor]
+    backward_passes_per_step: int
+    op: int
+    gradient_predivide_factor: float
+    groups: list[list[int]]
+    group_count: int
+    sparse_as_dense: bool
+    process_set: ProcessSet
+
+    def name_of(self, number: int) -> str:
+        """The name of a parameter; those that were added later have only a number."""
+        return self.names[number] if number < len(self.names) else f"noname.added.{number}"
+
+    def reduction(self) -> tuple[int, float, float]:
+        """(op, prescale, postscale); the predivision changes the order of operations, not the result."""
+        factor = self.gradient_predivide_factor
+        return int(self.op), 1.0 / factor, factor
+
+    def grouped(self, slots: Sequence[Any]) -> list[list[torch.Tensor]]:
+        """The groups as parameters: those asked for by list, or `group_count` equal parts of these slots in order."""
+        if self.group_count:
+            parts = min(self.group_count, len(slots)) or 1
+            size, larger = divmod(len(slots), parts)
+            bounds = [part * size + min(part, larger) for part in range(parts + 1)]
+            return [[slot.parameter for slot in slots[a:b]] for a, b in itertools.pairwise(bounds)]
+        by_name = {slot.name: slot.parameter for slot in slots}
+        listed = [[by_name.get(self.name_of(number)) for number in group] for group in self.groups]
+        return [[parameter for parameter in group if parameter is not None] for group in listed]
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """All parameters, group by group."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def checked_names(optimizer: torch.optim.Optimizer, named_parameters: Iterable[Any] | None) -> list[str]:
+    """The name of each parameter in order. ValueError unless these are (name, tensor), distinct, and cover all."""
+    groups = optimizer.param_groups
+    if named_parameters is None:
+        return [f"noname.{g}.{i}" for g, group in enumerate(groups) for i in range(len(group["params"]))]
+    entries = list(named_parameters)
+    for entry in entries:
+        if not (isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str)):
+            raise ValueError(
+                "named_parameters should be a sequence of tuples (name, parameter), usually produced by "
+                f"model.named_parameters(); got {type(entry).__name__} {entry!r:.80}"
+            )
+    names = [name for name, _ in entries]
+    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) != len(names) else []
+    if twice:
+        raise ValueError(f"Parameter names in named_parameters must be unique. Found duplicates: {', '.join(twice)}")
+    by_parameter = {id(parameter): name for name, parameter in entries}
+    missing = [tuple(p.shape) for p in parameters_of(optimizer) if id(p) not in by_parameter]
+    if missing:
+        raise ValueError(
+            "named_parameters was specified, but one or more model parameters were not named. "
+            f"Parameters without a name have the shapes {missing[:5]}"
+        )
+    return [by_parameter[id(parameter)] for parameter in parameters_of(optimizer)]
+
+
+def checked_groups(optimizer: torch.optim.Optimizer, num_groups: int, groups: Any) -> tuple[list[list[int]], int]:
+    """(lists of parameter numbers, number of equal groups); one of them empty or 0. ValueError for anything else."""
+    if num_groups:
+        warnings.warn("num_groups is deprecated; use groups", DeprecationWarning, stacklevel=4)
+        if groups is None:
+            groups = num_groups
+    if groups is None:
+        return [], 0
+    if isinstance(groups, int) and not isinstance(groups, bool):
+        if groups < 0:
+            raise ValueError(f"groups should be a non-negative integer or a list of lists of tensors, got {groups}")
+        return [], groups
+    if not isinstance(groups, list) or not all(isinstance(group, (list, tuple)) for group in groups):
+        raise ValueError(f"groups should be a non-negative integer or a list of lists of tensors, got {groups!r:.80}")
+    numbers = {id(parameter): number for number, parameter in enumerate(parameters_of(optimizer))}
+    seen: set[int] = set()
+    for tensor in (tensor for group in groups for tensor in group):
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"groups must consist of torch.Tensor, got {type(tensor).__name__} {tensor!r:.80}")
+        if id(tensor) in seen:
+            raise ValueError(f"a tensor of shape {tuple(tensor.shape)} appears in groups more than once")
+        seen.add(id(tensor))
+    return [[numbers[id(tensor)] for tensor in group if id(tensor) in numbers] for group in groups], 0
+
+
+def checked_predivide(factor: float, op: int) -> float:
+    """The factor as a float; ValueError unless it is a positive number, and 1 for anything but Average."""
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor < float("inf"):
+        raise ValueError(f"gradient_predivide_factor must be a positive number, got {factor!r}")
+    if factor != 1.0 and checked_op(op) != Average:
+        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    return float(factor)
+
+
+def checked_passes(passes: int) -> int:
+    """backward_passes_per_step; ValueError unless a positive integer."""
+    if isinstance(passes, bool) or not isinstance(passes, int) or passes <= 0:
+        raise ValueError(f"backward_passes_per_step must be > 0, got {passes!r}")
+    return passes

@@ -1,0 +1,369 @@
+"""Reduces the gradients of one optimizer's parameters while backward still runs.
+
+One step as this file sees it. Each parameter is a `Slot`. Backward calls a hook once the parameter's gradient is
+accumulated; after as many passes as announced the gradient is submitted and reduced in place. When backward ends,
+whatever is missing is filled in (a parameter that this rank did not use counts as zero) and everything is waited
+for, so that code between backward and step (clipping, a gradient scaler, norms in a log) sees reduced gradients.
+`reset` ends the step.
+
+What may be unequal among ranks: the order of gradients, and which parameters were used. What must be equal: the
+number of backward passes in a step, and which parameters require gradients. Ranks learn in a small vote whether a
+parameter's gradients are sparse, and leave out parameters that no rank has used so far.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from sirtaki.call_site import call_site
+from sirtaki.native import core
+from sirtaki.reduce_ops import Sum
+from sirtaki.torch import raw
+from sirtaki.torch.handles import synchronize
+from sirtaki.torch.optimizer_options import Options
+from sirtaki.torch.sparse import SparseReduction
+from sirtaki.torch.wire import Wire
+
+_ALLREDUCE = core.VERBS["allreduce"]
+_UNKNOWN, _DENSE, _SPARSE = range(3)  # what kind of gradient a parameter has; equal on all ranks
+_OPEN, _SENT, _REDUCED, _FILLED = range(4)  # a unit within one step; _FILLED: reduced without a gradient of this rank
+
+
+class Slot:
+    """One parameter."""
+
+    __slots__ = ("fired", "kind", "name", "parameter", "reduced", "sparse", "unit", "wire")
+
+    def __init__(self, parameter: torch.Tensor, name: str) -> None:
+        self.parameter = parameter
+        self.name = name
+        self.kind = _UNKNOWN
+        self.fired = 0  # gradients accumulated since the last step
+        self.unit: Unit
+        self.wire: Wire | None = None
+        self.sparse: SparseReduction | None = None
+        self.reduced: weakref.ref[torch.Tensor] | None = None  # the gradient as of the last reduction
+
+
+class Unit:
+    """Slots that travel as one request: one parameter, or a group that the user asked for."""
+
+    __slots__ = ("name", "ready", "slots", "state", "times", "work")
+
+    def __init__(self, slots: Sequence[Slot], name: str) -> None:
+        self.slots = slots
+        self.name = name
+        self.state = _OPEN
+        self.ready = 0
+        self.times = 0  # reductions in this step
+        self.work: Any = None
+        for slot in slots:
+            slot.unit = self
+
+    def reset(self) -> None:
+        self.state = _OPEN
+        self.ready = 0
+        self.times = 0
+        for slot in self.slots:
+            slot.fired = 0
+
+
+class GradientReducer:
+    """Owns the hooks on the parameters until `close`. Never refers to the optimizer, so that it can die."""
+
+    def __init__(self, parameters: Sequence[torch.Tensor], options: Options) -> None:
+        self._options = options
+        self._group = options.process_set.process_set_id
+        self._passes = options.backward_passes_per_step
+        self._op, self._prescale, self._postscale = options.reduction()
+        self._units: list[Unit] = []
+        self._slots: dict[int, Slot] = {}
+        self._hooks: list[Any] = []
+        self._frozen: list[tuple[torch.Tensor, str]] = []
+        self._tasks: set[int] = set()  # backward calls under way, by autograd's number
+        self._site = ""
+        self._full = False  # some parameter has had all its passes since the last completion
+        self._completed = False
+        self._votes = 0
+        self._announced: set[str] = set()
+        self._seen = 0
+        self.adopt(parameters)
+
+    # Which parameters.
+
+    def adopt(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Takes in parameters that are new or no longer frozen."""
+        if len(parameters) != self._seen:
+            new = list(enumerate(parameters))[self._seen :]
+            self._seen = len(parameters)
+            self._frozen += [(parameter, self._options.name_of(number)) for number, parameter in new]
+        if not self._frozen:
+            return
+        awake = [entry for entry in self._frozen if entry[0].requires_grad]
+        self._frozen = [entry for entry in self._frozen if not entry[0].requires_grad]
+        slots = [Slot(parameter, name) for parameter, name in awake]
+        for slot in slots:
+            self._slots[id(slot.parameter)] = slot
+            hook = partial(self._on_gradient, slot)
+            self._hooks.append(slot.parameter.register_post_accumulate_grad_hook(hook))
+        self._units += self._units_of(slots)
+
+    def _units_of(self, slots: list[Slot]) -> list[Unit]:
+        by_parameter = {id(slot.parameter): slot for slot in slots}
+        units, grouped = [], set()
+        groups = self._options.grouped(slots)
+        for number, parameters in enumerate(groups):
+            members = [by_parameter[id(p)] for p in parameters if id(p) in by_parameter]
+            grouped.update(id(slot) for slot in members)
+            if members:
+                units.append(Unit(members, f"allreduce.{members[0].name}.group{number + 1}of{len(groups)}"))
+        units += [Unit([slot], f"allreduce.{slot.name}") for slot in slots if id(slot) not in grouped]
+        return units
+
+    def close(self) -> None:
+        """Removes the hooks."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    def set_passes(self, passes: int) -> None:
+        self._passes = passes
+
+    # During backward.
+
+    def _on_gradient(self, slot: Slot, parameter: torch.Tensor) -> None:
+        task = torch._C._current_graph_task_id()
+        if task not in self._tasks:
+            self._begin_backward(task)
+        unit = slot.unit
+        if unit.state:
+            self._gradient_again(slot)
+        slot.fired += 1
+        if slot.fired < self._passes:
+            return
+        if slot.fired > self._passes:
+            raise AssertionError(self._too_many(slot))
+        self._full = True
+        unit.ready += 1
+        if unit.ready == len(unit.slots):
+            self._send(unit)
+
+    def _begin_backward(self, task: int) -> None:
+        self._tasks.add(task)
+        self._site = call_site()
+        if not _is_nested():
+            engine = torch.autograd.Variable._execution_engine
+            engine.queue_callback(partial(self._backward_ended, task))
+
+    def _backward_ended(self, task: int) -> None:
+        self._tasks.clear()
+        if self._full:
+            self.complete()
+
+    def _gradient_again(self, slot: Slot) -> None:
+        """A gradient for a parameter whose reduction of this step is over."""
+        unit = slot.unit
+        if unit.state == _FILLED:
+            # Another backward of this step reached a parameter that the first one did not.
+            unit.state, unit.ready = _OPEN, 0
+            return
+        if unit.state == _SENT or _same(slot.reduced, slot.parameter.grad):
+            raise AssertionError(self._too_many(slot))
+        self._reopen()  # the program has dropped the gradients of a step that it did not take
+
+    def _too_many(self, slot: Slot) -> str:
+        return (
+            f"the gradient of {slot.name} was computed more than backward_passes_per_step = {self._passes} times "
+            "before step(). Call step() or zero_grad() in between, or increase backward_passes_per_step to accumulate"
+        )
+
+    # Sending.
+
+    def _send(self, unit: Unit) -> None:
+        if len(unit.slots) == 1 and not self._options.sparse_as_dense and self._send_sparse(unit):
+            return
+        wires = []
+        for slot in unit.slots:
+            grad = slot.parameter.grad
+            if grad is None:
+                grad = _zeros(slot)
+            elif grad.is_sparse or (not grad.is_contiguous() and _is_expanded(grad)):
+                grad = slot.parameter.grad = grad.detach().to_dense().contiguous()
+            slot.wire = wire = Wire(grad, self._options.compression)
+            wires.append(wire)
+        unit.work = core.submit(
+            _ALLREDUCE,
+            unit.name if not unit.times else f"{unit.name}.pass{unit.times + 1}",
+            [wire.descriptor for wire in wires],
+            self._op,
+            self._prescale,
+            self._postscale,
+            process_set=self._group,
+            site=self._site,
+            keep=[wire.tensor for wire in wires],
+        )
+        unit.times += 1
+        unit.state = _SENT
+
+    def _send_sparse(self, unit: Unit) -> bool:
+        """True if the gradient goes, or will go after the vote, as a sparse tensor."""
+        slot = unit.slots[0]
+        grad = slot.parameter.grad
+        is_sparse = grad is not None and grad.is_sparse
+        if slot.kind == _DENSE or (slot.kind == _UNKNOWN and not is_sparse):
+            return False
+        if slot.kind == _SPARSE:
+            name = slot.name if not unit.times else f"{slot.name}.pass{unit.times + 1}"
+            op, process_set = self._options.op, self._options.process_set
+            slot.sparse = SparseReduction(_as_sparse(slot), name, op, process_set, self._announced)
+            unit.times += 1
+            unit.state = _SENT
+        return True
+
+    # The end of a step.
+
+    def complete(self) -> None:
+        """Submits what is missing and waits for everything; afterwards all gradients are reduced."""
+        if not self._site:
+            self._site = call_site()
+        self._vote()
+        filled = []
+        for unit in self._units:
+            if unit.state == _OPEN and any(s.kind and s.parameter.requires_grad for s in unit.slots):
+                if not any(slot.fired for slot in unit.slots):
+                    filled.append(unit)
+                self._send(unit)
+        self._wait()
+        for unit in filled:
+            unit.state = _FILLED
+        self._site = ""
+        self._full = False
+        self._completed = True
+
+    def synchronize(self) -> None:
+        """Completes the step unless the end of backward has done so."""
+        if self._full or not self._completed or self.unreduced() is not None:
+            self.complete()
+
+    def _vote(self) -> None:
+        """Learns the kind of each parameter's gradients that is not known yet, from whatever rank has one."""
+        unknown = [slot for slot in self._slots.values() if slot.kind == _UNKNOWN]
+        if not unknown:
+            return
+        grads = [slot.parameter.grad for slot in unknown]
+        dense = [int(grad is not None and not grad.is_sparse) for grad in grads]
+        sparse = [int(grad is not None and grad.is_sparse) for grad in grads]
+        ballot = torch.tensor([dense, sparse], dtype=torch.int32)
+        name = f"{unknown[0].name}.kinds.{self._votes}"
+        self._votes += 1
+        how = (int(Sum), 1.0, 1.0, self._group)
+        counts = synchronize(raw.start_allreduce([ballot], name, how, outputs=[ballot]))[0].tolist()
+        for slot, has_dense, has_sparse in zip(unknown, *counts, strict=True):
+            if has_dense or (has_sparse and self._options.sparse_as_dense):
+                slot.kind = _DENSE
+            elif has_sparse:
+                slot.kind = _SPARSE
+
+    def _wait(self) -> None:
+        """Waits for all that was sent, also if one of them fails; then raises the first failure."""
+        failure: BaseException | None = None
+        sent = [unit for unit in self._units if unit.state == _SENT]
+        for step in (self._second_phase, self._finish):
+            for unit in sent:
+                try:
+                    step(unit)
+                except Exception as error:
+                    failure = failure or error
+        if failure is not None:
+            self.reset()
+            raise failure
+
+    def _second_phase(self, unit: Unit) -> None:
+        if unit.work is None and unit.slots[0].sparse is not None:
+            unit.slots[0].sparse.start_second_phase()
+
+    def _finish(self, unit: Unit) -> None:
+        work, unit.work = unit.work, None
+        unit.state = _REDUCED
+        if work is None:
+            slot = unit.slots[0]
+            reduction, slot.sparse = slot.sparse, None
+            slot.parameter.grad = reduction.result().to(slot.parameter.dtype)
+            slot.reduced = weakref.ref(slot.parameter.grad)
+            return
+        work.wait()
+        for slot in unit.slots:
+            slot.wire.put_back()
+            slot.wire = None
+            grad = slot.parameter.grad
+            slot.reduced = None if grad is None else weakref.ref(grad)
+
+    def drain(self) -> None:
+        """Waits for what is under way without filling in what is missing; the step is given up."""
+        self._wait()
+        self.reset()
+
+    def reset(self) -> None:
+        """The step is over: the next gradients belong to a new one."""
+        self._tasks.clear()
+        self._reopen()
+
+    def _reopen(self) -> None:
+        self._full = self._completed = False
+        for unit in self._units:
+            unit.reset()
+
+    def unreduced(self) -> str | None:
+        """The name of a parameter whose gradient this rank has accumulated but not reduced."""
+        for slot in self._slots.values():
+            if slot.fired and slot.unit.state in (_OPEN, _SENT):
+                return slot.name
+        return None
+
+
+def _zeros(slot: Slot) -> torch.Tensor:
+    """This rank's part for a parameter that it has not used. The parameter gets the reduced value as its gradient."""
+    zeros = torch.zeros_like(slot.parameter, memory_format=torch.preserve_format)
+    if slot.parameter.requires_grad:
+        slot.parameter.grad = zeros
+    return zeros
+
+
+def _is_expanded(grad: torch.Tensor) -> bool:
+    """Whether elements share memory, so that it cannot be written."""
+    return any(stride == 0 and size > 1 for stride, size in zip(grad.stride(), grad.shape, strict=True))
+
+
+def _as_sparse(slot: Slot) -> torch.Tensor:
+    grad = slot.parameter.grad
+    if grad is None:
+        return torch.sparse_coo_tensor(size=slot.parameter.shape, dtype=slot.parameter.dtype)._coalesced_(True)
+    return grad.detach() if grad.is_sparse else grad.detach().to_sparse(1)
+
+
+def _same(reference: weakref.ref[torch.Tensor] | None, grad: torch.Tensor | None) -> bool:
+    """Whether a gradient is still the one referred to; torch may revive a tensor's Python object."""
+    earlier = reference() if reference is not None else None
+    if earlier is None:
+        return False
+    earlier._fix_weakref()
+    return earlier is grad
+
+
+def _is_nested() -> bool:
+    """Whether this backward was started by another one (checkpointing with use_reentrant): its end is not the end."""
+    frame, calls = sys._getframe(1), 0
+    while frame is not None:
+        if frame.f_code is _BACKWARD:
+            calls += 1
+        frame = frame.f_back
+    return calls > 1
+
+
+_BACKWARD = torch.autograd.backward.__code__

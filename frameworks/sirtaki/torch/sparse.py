@@ -1,0 +1,108 @@
+"""Sparse gradients: each rank's rows are merged, gathered and added up; dense once that is less traffic."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+
+import torch
+
+from sirtaki.naming import next_number
+from sirtaki.process_sets import ProcessSet, global_process_set, require_id
+from sirtaki.reduce_ops import Average, ReduceOp, Sum, checked_op
+from sirtaki.torch import raw
+from sirtaki.torch.handles import synchronize
+
+_log = logging.getLogger("sirtaki.torch")
+
+
+def sparse_allreduce_async(
+    tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet = global_process_set
+) -> Callable[[], torch.Tensor]:
+    """Sums (or averages) COO tensors of one shape; the ranks may hold different rows.
+
+    Returns a callable that waits and gives the coalesced COO result. ValueError if the tensor is not a COO tensor or
+    op is neither Sum nor Average.
+    """
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.sparse_coo:
+        raise ValueError(f"sparse_allreduce_async takes a sparse COO tensor, got {getattr(tensor, 'layout', tensor)!r}")
+    if checked_op(op) not in (Average, Sum):
+        raise ValueError(f"sparse tensors can be reduced with Sum or Average, got {ReduceOp(op)!r}")
+    group = require_id(process_set)
+    base = name if name is not None else f"sparse.noname.{next_number('sparse', group)}"
+    local = tensor.detach().coalesce()
+    indices = start_indices(local, base, group)
+    values = raw.start_allgather([local.values().contiguous()], f"{base}.values", group)
+
+    def finish() -> torch.Tensor:
+        gathered = synchronize(indices)[0]
+        rows = synchronize(values)[0]
+        return _summed(gathered, rows, tensor.shape, _divisor(op, process_set))
+
+    return finish
+
+
+def _divisor(op: int, process_set: ProcessSet) -> int:
+    return (process_set.size() or 1) if op == Average else 1
+
+
+def start_indices(local: torch.Tensor, name: str, group: int) -> int:
+    """Gathers the row numbers of a coalesced tensor as (rows, sparse dimensions)."""
+    return raw.start_allgather([local.indices().t().contiguous()], f"{name}.indices", group)
+
+
+def _summed(indices: torch.Tensor, values: torch.Tensor, shape: torch.Size, divisor: int) -> torch.Tensor:
+    total = torch.sparse_coo_tensor(indices.t(), values, shape, check_invariants=False).coalesce()
+    return total if divisor == 1 else total / divisor
+
+
+class SparseReduction:
+    """The reduction of one sparse gradient under way. Two phases: row numbers first, which tell every rank alike
+    whether the rows or the whole table is less to send."""
+
+    def __init__(self, grad: torch.Tensor, name: str, op: int, process_set: ProcessSet, announced: set[str]) -> None:
+        self._local = grad.coalesce()
+        self._name = name
+        self._op = op
+        self._process_set = process_set
+        self._announced = announced
+        self._group = require_id(process_set)
+        self._indices = start_indices(self._local, name, self._group)
+        self._gathered: torch.Tensor | None = None
+        self._second = 0
+        self._dense = False
+
+    def start_second_phase(self) -> None:
+        """Waits for the row numbers and sends the values."""
+        self._gathered = synchronize(self._indices)[0]
+        table_rows = math.prod(self._local.shape[: self._local.sparse_dim()])
+        self._dense = self._gathered.shape[0] > table_rows
+        if self._dense:
+            self._announce(table_rows)
+            table = self._local.to_dense().contiguous()
+            self._second = raw.start_allreduce(
+                [table], self._name, (int(self._op), 1.0, 1.0, self._group), outputs=[table]
+            )
+        else:
+            values = self._local.values().contiguous()
+            self._second = raw.start_allgather([values], f"{self._name}.values", self._group)
+
+    def _announce(self, table_rows: int) -> None:
+        if self._name not in self._announced:
+            self._announced.add(self._name)
+            _log.warning(
+                "sparse gradient %s: the ranks hold %d rows, more than the table's %d; it is reduced as a dense tensor",
+                self._name,
+                self._gathered.shape[0],
+                table_rows,
+            )
+
+    def result(self) -> torch.Tensor:
+        """The coalesced sum or average, with the rows that any rank held."""
+        second = synchronize(self._second)[0]
+        if not self._dense:
+            return _summed(self._gathered, second, self._local.shape, _divisor(self._op, self._process_set))
+        rows = torch.unique(self._gathered, dim=0)
+        values = second[tuple(rows.t())]
+        return torch.sparse_coo_tensor(rows.t(), values, self._local.shape, is_coalesced=True)

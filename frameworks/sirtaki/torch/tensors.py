@@ -1,0 +1,92 @@
+"""What the core needs to know of a torch tensor, and torch tensors made from what the core gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from sirtaki.exceptions import SirtakiInternalError
+from sirtaki.native import core
+
+# (address to read, address to write or 0, dtype number, shape, device number)
+Descriptor = tuple[int, int, int, tuple[int, ...], int]
+
+HOST = -1
+DTYPE_NUMBERS: dict[torch.dtype, int] = {
+    getattr(torch, name): number for name, number in core.DTYPES.items() if hasattr(torch, name)
+}
+_PLAIN_DISPATCH = torch.Tensor.__torch_dispatch__
+
+
+def device_number(tensor: torch.Tensor) -> int:
+    """-1 for host memory, otherwise the GPU's number; ValueError for other devices."""
+    device = tensor.device
+    if device.type == "cpu":
+        return HOST
+    if device.type == "cuda":
+        return device.index
+    raise ValueError(f"tensors must be on cpu or cuda, got one on {device} (shape {tuple(tensor.shape)})")
+
+
+def check_tensor(tensor: Any, what: str = "tensor") -> int:
+    """The dtype number of a tensor that the core can read; ValueError with what is wrong otherwise."""
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"{what} must be a torch.Tensor, got {_shown(tensor)}")
+    if tensor.layout is not torch.strided:
+        raise ValueError(f"{what} must be dense, got layout {tensor.layout} (sparse: use sparse_allreduce_async)")
+    number = DTYPE_NUMBERS.get(tensor.dtype)
+    if number is None:
+        raise ValueError(f"Tensor type {tensor.dtype} is not supported.")
+    if type(tensor).__torch_dispatch__ is not _PLAIN_DISPATCH:
+        raise ValueError(f"{what} must be a plain torch.Tensor, got a {type(tensor).__qualname__}")
+    if not tensor.is_contiguous() or tensor.is_neg():
+        raise ValueError(
+            f"Tensor is required to be contiguous. Got {what} of shape {tuple(tensor.shape)} with strides "
+            f"{tensor.stride()}"
+        )
+    return number
+
+
+def check_tensors(tensors: Any) -> list[torch.Tensor]:
+    """The tensors of a grouped call as a list; ValueError if there is none or one is no tensor the core can read."""
+    if isinstance(tensors, torch.Tensor) or not hasattr(tensors, "__iter__"):
+        raise ValueError(f"a grouped call takes a list of tensors, got {_shown(tensors)}")
+    listed = list(tensors)
+    if not listed:
+        raise ValueError("a grouped call takes at least one tensor, got an empty list")
+    for number, tensor in enumerate(listed):
+        check_tensor(tensor, f"tensors[{number}]")
+    devices = {tensor.device.type for tensor in listed}
+    if len(devices) > 1:
+        raise SirtakiInternalError(
+            f"the tensors of a grouped call must be on one kind of device, got {sorted(devices)}"
+        )
+    return listed
+
+
+def describe(tensor: torch.Tensor, output: torch.Tensor | None) -> Descriptor:
+    """Checks the tensor; output None means that the core allocates the result."""
+    number = check_tensor(tensor)
+    address = tensor.data_ptr()
+    out = 0 if output is None else output.data_ptr()
+    return (address, out, number, tuple(tensor.shape), device_number(tensor))
+
+
+def empty_result(tensor: torch.Tensor) -> torch.Tensor:
+    """Memory for a result of the same shape, which no gradient refers to."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+
+
+def from_buffer(buffer: Any, shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
+    """A tensor over bytes that the core allocated, without a copy on the host."""
+    if buffer is None or len(buffer) == 0:
+        return torch.empty(tuple(shape), dtype=like.dtype, device=like.device)
+    result = torch.frombuffer(buffer, dtype=torch.uint8).view(like.dtype).reshape(tuple(shape))
+    return result if like.device.type == "cpu" else result.to(like.device)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 80 else text[:77] + '...'}"

@@ -1,0 +1,65 @@
+"""How a gradient lies in memory, and what is sent for it: the gradient itself where possible, a compact copy
+elsewhere.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from sirtaki.torch.compression import Compressor, NoneCompressor
+from sirtaki.torch.tensors import DTYPE_NUMBERS, Descriptor, device_number
+
+_CHANNELS_LAST = {4: (torch.channels_last, (0, 2, 3, 1)), 5: (torch.channels_last_3d, (0, 2, 3, 4, 1))}
+
+
+def _storage_order(grad: torch.Tensor) -> tuple[int, ...] | None:
+    """The shape in the order of memory, if all ranks would notice that another one has another order; else None.
+
+    A rank with a contiguous gradient says (O, I, H, W), one with channels_last says (O, H, W, I): different shapes
+    are an error on every rank. Where both are the same numbers, (64, 3, 3, 3), a difference would go unseen.
+    """
+    shape = tuple(grad.shape)
+    if grad.is_contiguous():
+        return shape
+    layout, order = _CHANNELS_LAST.get(grad.dim(), (None, ()))
+    if layout is None or not grad.is_contiguous(memory_format=layout):
+        return None
+    permuted = tuple(shape[dimension] for dimension in order)
+    return permuted if permuted != shape else None
+
+
+class Wire:
+    """One gradient on its way. `put_back` ends it: afterwards the gradient holds the reduced values."""
+
+    __slots__ = ("_compression", "_ctx", "_grad", "descriptor", "tensor")
+
+    def __init__(self, grad: torch.Tensor, compression: type[Compressor]) -> None:
+        self._grad = grad
+        self._compression = compression
+        self._ctx = None
+        self.tensor = grad
+        shape = _storage_order(grad) if compression is NoneCompressor else None
+        if shape is None:
+            shape = tuple(grad.shape)
+            self._copy(grad)
+        number = DTYPE_NUMBERS.get(self.tensor.dtype)
+        if number is None:
+            raise ValueError(f"a gradient of type {self.tensor.dtype} is not supported")
+        address = self.tensor.data_ptr()
+        self.descriptor: Descriptor = (address, address, number, shape, device_number(self.tensor))
+
+    def _copy(self, grad: torch.Tensor) -> None:
+        with torch.no_grad():
+            wire, self._ctx = self._compression.compress(grad.detach())
+            if not wire.is_contiguous():
+                wire = wire.contiguous()
+            elif wire.data_ptr() == grad.data_ptr() and self._ctx is not None:
+                wire = wire.clone()  # a compressor that kept the memory needs it again to decompress
+        self.tensor = wire
+
+    def put_back(self) -> None:
+        """Writes the reduced values into the gradient, where they are not already."""
+        if self.tensor is self._grad:
+            return
+        with torch.no_grad():
+            self._grad.copy_(self._compression.decompress(self.tensor, self._ctx).reshape(self._grad.shape))
