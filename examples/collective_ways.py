@@ -15,6 +15,7 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 import sirtaki.torch as hvd
+from sirtaki import __version__
 
 Call = Callable[[], None]
 
@@ -39,7 +40,7 @@ def start(comm: MPI.Comm) -> dict[str, str]:
     return {
         "Ranks": f"{comm.size} on {len(set(hosts))} host(s), {torch.get_num_threads()} thread(s) each",
         "MPI": MPI.Get_library_version().splitlines()[0].strip("\0 "),
-        "Versions": f"sirtaki {hvd.__version__}, torch {torch.__version__}, Python {platform.python_version()}",
+        "Versions": f"sirtaki {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
     }
 
 

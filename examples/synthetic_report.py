@@ -36,9 +36,11 @@ class Report:
 
     def __init__(self, arguments: argparse.Namespace, benchmark, world: World) -> None:
         self.world, self.device = world, benchmark.device
-        versions = {**benchmark.versions, "sirtaki": None, "python": platform.python_version()}
+        versions = {**benchmark.versions, "python": platform.python_version()}
         if benchmark.hvd:
-            versions["sirtaki"] = benchmark.hvd.__version__
+            import sirtaki
+
+            versions["sirtaki"] = sirtaki.__version__
         self.facts: dict[str, Any] = {
             "framework": arguments.framework,
             "model": arguments.model,
@@ -65,7 +67,7 @@ class Report:
             say(f"MPI: {means['version']}, {means['path']}")
         else:
             say("Without Sirtaki: each process trains for itself; these are the figures of the first one")
-        say("Versions: " + ", ".join(f"{name} {version}" for name, version in facts["versions"].items() if version))
+        say("Versions: " + ", ".join(f"{name} {version}" for name, version in facts["versions"].items()))
         say(f"Compute: {facts['dtype']}, {threads} thread(s) a rank; gradients travel as {facts['wire_dtype']}")
         say(*self.world.crowded())
         say(f"Model: {facts['model']}", f"Batch size: {facts['batch_size']}")
