@@ -138,7 +138,7 @@ Verdict Coordinator::decide(bool planes_busy, std::int64_t fusion_threshold) {
 Item Coordinator::make_item(Ready& ready, Verdict& verdict) {
   Item item;
   item.sequence = ready.sequence;
-  int common = kNoSlot;
+  Slot common = kNoSlot;
   bool same = true;
   for (std::size_t rank = 0; rank < size(); ++rank) {
     if (ready.entry.requests[rank] == nullptr) continue;

@@ -52,7 +52,7 @@ class Coordinator {
   using Key = std::pair<std::string, std::uint64_t>;
   struct Entry {
     RequestsByRank requests;
-    std::vector<int> slots;  // what each rank voted with
+    std::vector<Slot> slots;  // what each rank voted with
     Clock::time_point since;
   };
   struct Ready {

@@ -114,7 +114,7 @@ void Group::watch() {
 void Group::act_on(Verdict verdict) {
   announcement_.seen = verdict.number;
   for (ItemList& items : verdict.batches) start(items);
-  for (const std::int64_t slot : verdict.forgotten) cache_.forget(static_cast<int>(slot));
+  for (const Slot slot : verdict.forgotten) cache_.forget(slot);
   for (const Refusal& refusal : verdict.refusals) refuse(refusal);
   for (const std::int64_t rank : verdict.asked) {
     if (rank == transport_->rank()) owner_.on_asked_for_stacks(options_.id);

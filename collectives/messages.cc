@@ -28,7 +28,7 @@ void write(Writer& writer, const Vote& vote) {
 
 Vote read_vote(Reader& reader) {
   Vote vote;
-  vote.slot = static_cast<int>(reader.integer());
+  vote.slot = reader.integer();
   if (vote.slot == kNoSlot) {
     vote.request = read_request(reader);
     vote.sequence = vote.request.sequence;
@@ -51,7 +51,7 @@ void write(Writer& writer, const Item& item) {
 
 Item read_item(Reader& reader) {
   Item item;
-  item.slot = static_cast<int>(reader.integer());
+  item.slot = reader.integer();
   item.sequence = reader.number();
   item.contributors = static_cast<int>(reader.integer());
   if (reader.below(2) == 1) {

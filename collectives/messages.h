@@ -12,11 +12,13 @@
 
 namespace sirtaki {
 
-inline constexpr int kNoSlot = -1;
+// A place in the response cache.
+using Slot = std::int64_t;
+inline constexpr Slot kNoSlot = -1;
 
 // "I am ready for this request." A request that the group agreed on before goes by its slot in the response cache.
 struct Vote {
-  int slot = kNoSlot;
+  Slot slot = kNoSlot;
   std::uint64_t sequence = 0;  // with a slot; otherwise part of the request
   Request request;             // without a slot
 };
@@ -40,7 +42,7 @@ struct Agreement {
 };
 
 struct Item {
-  int slot = kNoSlot;
+  Slot slot = kNoSlot;
   std::uint64_t sequence = 0;
   int contributors = 0;                // ranks that asked; the others have joined
   std::optional<Agreement> agreement;  // none: the one remembered under the slot
@@ -60,7 +62,7 @@ struct Verdict {
   std::uint64_t number = 0;
   std::vector<ItemList> batches;
   std::vector<Refusal> refusals;
-  std::vector<std::int64_t> forgotten;  // slots that are no longer valid
+  std::vector<Slot> forgotten;          // slots that are no longer valid
   std::vector<std::int64_t> asked;      // ranks whose Python stacks are wanted
   int last_joined = -1;                 // every rank has joined, this one last
   bool all_left = false;

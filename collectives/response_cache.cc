@@ -27,14 +27,14 @@ Vote ResponseCache::vote_for(const Request& request) const {
   return vote;
 }
 
-void ResponseCache::remember(int slot, std::shared_ptr<const Agreement> agreement, const Request* own) {
+void ResponseCache::remember(Slot slot, std::shared_ptr<const Agreement> agreement, const Request* own) {
   forget(slot);
   Entry entry{std::move(agreement), own == nullptr ? std::string() : key_of(*own)};
   if (own != nullptr) slot_by_key_[entry.key] = slot;
   slots_.insert_or_assign(slot, std::move(entry));
 }
 
-void ResponseCache::forget(int slot) {
+void ResponseCache::forget(Slot slot) {
   const auto found = slots_.find(slot);
   if (found == slots_.end()) return;
   const auto key = slot_by_key_.find(found->second.key);
@@ -42,7 +42,7 @@ void ResponseCache::forget(int slot) {
   slots_.erase(found);
 }
 
-const std::shared_ptr<const Agreement>& ResponseCache::at(int slot) const {
+const std::shared_ptr<const Agreement>& ResponseCache::at(Slot slot) const {
   const auto found = slots_.find(slot);
   if (found == slots_.end()) {
     throw Error(ErrorKind::kAborted, "the coordinator named cache slot " + std::to_string(slot) +

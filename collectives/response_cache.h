@@ -16,11 +16,11 @@ class ResponseCache {
   Vote vote_for(const Request& request) const;
 
   // A verdict gave `slot` to this agreement. `own` is what this rank had asked, or null while it has joined.
-  void remember(int slot, std::shared_ptr<const Agreement> agreement, const Request* own);
-  void forget(int slot);
+  void remember(Slot slot, std::shared_ptr<const Agreement> agreement, const Request* own);
+  void forget(Slot slot);
 
   // Throws Error(kAborted) if the slot is not known.
-  const std::shared_ptr<const Agreement>& at(int slot) const;
+  const std::shared_ptr<const Agreement>& at(Slot slot) const;
 
   std::size_t size() const { return slots_.size(); }
 
@@ -30,8 +30,8 @@ class ResponseCache {
     std::string key;  // of this rank's own request; empty if it had none
   };
 
-  std::unordered_map<int, Entry> slots_;
-  std::unordered_map<std::string, int> slot_by_key_;
+  std::unordered_map<Slot, Entry> slots_;
+  std::unordered_map<std::string, Slot> slot_by_key_;
 };
 
 }  // namespace sirtaki

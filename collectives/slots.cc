@@ -4,7 +4,7 @@
 
 namespace sirtaki {
 
-const std::shared_ptr<const Request>& Slots::request_of(int slot, int rank) const {
+const std::shared_ptr<const Request>& Slots::request_of(Slot slot, int rank) const {
   const auto live = live_.find(slot);
   const auto evicted = evicted_.find(slot);
   const RequestsByRank* requests = nullptr;
@@ -20,28 +20,22 @@ const std::shared_ptr<const Request>& Slots::request_of(int slot, int rank) cons
   return (*requests)[static_cast<std::size_t>(rank)];
 }
 
-int Slots::add(const RequestsByRank& requests, std::uint64_t verdict, std::vector<std::int64_t>& forgotten) {
+Slot Slots::add(const RequestsByRank& requests, std::uint64_t verdict, std::vector<Slot>& forgotten) {
   if (capacity_ == 0) return kNoSlot;
   if (live_.size() >= static_cast<std::size_t>(capacity_)) evict_oldest(verdict, forgotten);
-  int slot = next_;
-  if (free_.empty()) {
-    ++next_;
-  } else {
-    slot = free_.back();
-    free_.pop_back();
-  }
+  const Slot slot = next_++;
   by_use_.push_front(slot);
   live_[slot] = {requests, by_use_.begin()};
   return slot;
 }
 
-void Slots::touch(int slot) {
+void Slots::touch(Slot slot) {
   const auto live = live_.find(slot);
   if (live != live_.end()) by_use_.splice(by_use_.begin(), by_use_, live->second.position);
 }
 
-void Slots::evict_oldest(std::uint64_t verdict, std::vector<std::int64_t>& forgotten) {
-  const int slot = by_use_.back();
+void Slots::evict_oldest(std::uint64_t verdict, std::vector<Slot>& forgotten) {
+  const Slot slot = by_use_.back();
   by_use_.pop_back();
   evicted_[slot] = std::move(live_[slot].requests);
   live_.erase(slot);
@@ -52,7 +46,6 @@ void Slots::evict_oldest(std::uint64_t verdict, std::vector<std::int64_t>& forgo
 void Slots::release_until(std::uint64_t verdict) {
   while (!evictions_.empty() && evictions_.front().verdict <= verdict) {
     evicted_.erase(evictions_.front().slot);
-    free_.push_back(evictions_.front().slot);
     evictions_.pop_front();
   }
 }

@@ -2,7 +2,8 @@
 // can vote for one again, and learn of its batch, with a few bytes.
 //
 // A slot that is evicted may still be named by votes that are under way. Its content is therefore kept aside until every
-// member has acted on the verdict that told it to forget the slot; only then is the number used again.
+// member has acted on the verdict that told it to forget the slot. Numbers are never used again, so that what was agreed
+// under one cannot be taken for something else.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +23,14 @@ class Slots {
   explicit Slots(int capacity) : capacity_(capacity) {}
 
   // What member `rank` asked when the slot was made. Throws Error(kAborted) for a number that was never given out.
-  const std::shared_ptr<const Request>& request_of(int slot, int rank) const;
+  const std::shared_ptr<const Request>& request_of(Slot slot, int rank) const;
 
   // A number for these requests, or kNoSlot if there is no room at all. May evict the one used longest ago, whose number
   // is then appended to `forgotten`, to be announced in the verdict with this number.
-  int add(const RequestsByRank& requests, std::uint64_t verdict, std::vector<std::int64_t>& forgotten);
+  Slot add(const RequestsByRank& requests, std::uint64_t verdict, std::vector<Slot>& forgotten);
 
-  bool is_live(int slot) const { return live_.contains(slot); }
-  void touch(int slot);
+  bool is_live(Slot slot) const { return live_.contains(slot); }
+  void touch(Slot slot);
 
   // Every member has acted on all verdicts up to and including this one.
   void release_until(std::uint64_t verdict);
@@ -39,21 +40,20 @@ class Slots {
  private:
   struct Live {
     RequestsByRank requests;
-    std::list<int>::iterator position;
+    std::list<Slot>::iterator position;
   };
   struct Evicted {
-    int slot;
+    Slot slot;
     std::uint64_t verdict;
   };
 
-  void evict_oldest(std::uint64_t verdict, std::vector<std::int64_t>& forgotten);
+  void evict_oldest(std::uint64_t verdict, std::vector<Slot>& forgotten);
 
   int capacity_;
-  int next_ = 0;
-  std::vector<int> free_;
-  std::list<int> by_use_;  // the most recent first
-  std::unordered_map<int, Live> live_;
-  std::unordered_map<int, RequestsByRank> evicted_;
+  Slot next_ = 0;
+  std::list<Slot> by_use_;  // the most recent first
+  std::unordered_map<Slot, Live> live_;
+  std::unordered_map<Slot, RequestsByRank> evicted_;
   std::deque<Evicted> evictions_;
 };
 

@@ -1,0 +1,414 @@
+// Whole engines, ranks as threads over the loopback transport.
+#include "engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "check.h"
+#include "plane/point_to_point.h"
+#include "transport/loopback.h"
+
+namespace sirtaki::testing {
+namespace {
+
+EngineOptions default_options() {
+  EngineOptions options;
+  options.program = "test";
+  options.make_planes = [](Transport& transport) {
+    DataPlanes planes;
+    planes.push_back(make_point_to_point_plane(transport));
+    return planes;
+  };
+  options.say = [](const std::string&) {};
+  return options;
+}
+
+// Runs `body` as each rank of a job of its own and shuts down.
+void run_ranks(int size, const std::function<void(Engine&, int)>& body,
+               const std::function<EngineOptions(int)>& options = [](int) { return default_options(); }) {
+  auto transports = make_loopback(size);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      Engine engine(options(rank), std::move(transports[static_cast<std::size_t>(rank)]));
+      body(engine, rank);
+      engine.shutdown();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+Result wait(const std::shared_ptr<Work>& work) {
+  while (!work->wait()) {
+  }
+  return std::move(work->result());
+}
+
+Request request_of(Verb verb, const std::string& name, Shape shape, DType dtype = DType::kFloat32) {
+  Request request;
+  request.verb = verb;
+  request.name = name;
+  request.tensors = {{dtype, kHostDevice, std::move(shape)}};
+  return request;
+}
+
+std::shared_ptr<Work> allreduce(Engine& engine, std::vector<float>& data, const std::string& name,
+                                ReduceOp op = ReduceOp::kSum, int group = 0) {
+  Request request = request_of(Verb::kAllreduce, name, {static_cast<std::int64_t>(data.size())});
+  request.op = op;
+  return engine.submit(group, std::move(request), {{data.data(), data.data()}});
+}
+
+std::shared_ptr<Work> plain(Engine& engine, Verb verb, std::vector<std::int64_t> splits = {}) {
+  Request request;
+  request.verb = verb;
+  request.splits = std::move(splits);
+  return engine.submit(0, std::move(request), {});
+}
+
+void sums_and_averages() {
+  for (const int size : {1, 2, 3, 5}) {
+    run_ranks(size, [size](Engine& engine, int rank) {
+      const float total = static_cast<float>(size * (size + 1)) / 2;
+      std::vector<float> sum(100000, static_cast<float>(rank + 1));
+      std::vector<float> mean(7, static_cast<float>(rank + 1));
+      const auto first = allreduce(engine, sum, "sum");
+      const auto second = allreduce(engine, mean, "mean", ReduceOp::kAverage);
+      wait(first);
+      wait(second);
+      check(std::all_of(sum.begin(), sum.end(), [&](float v) { return v == total; }), "sum");
+      check(std::abs(mean[3] - total / static_cast<float>(size)) < 1e-6F, "mean");
+    });
+  }
+}
+
+void shuffled_steps_with_many_sizes() {
+  run_ranks(4, [](Engine& engine, int rank) {
+    std::mt19937 random(static_cast<std::uint32_t>(rank));
+    std::vector<std::vector<float>> gradients;
+    for (std::size_t i = 0; i < 60; ++i) gradients.emplace_back(i * i * 17 % 5000);
+    for (int step = 0; step < 20; ++step) {
+      if (rank == 0) engine.set_fusion_threshold(step % 3 * 10000);
+      std::vector<std::size_t> order(gradients.size());
+      std::iota(order.begin(), order.end(), 0);
+      std::shuffle(order.begin(), order.end(), random);
+      std::vector<std::shared_ptr<Work>> works;
+      for (const std::size_t i : order) {
+        std::fill(gradients[i].begin(), gradients[i].end(), static_cast<float>(rank + step) + static_cast<float>(i));
+        works.push_back(allreduce(engine, gradients[i], "g" + std::to_string(i)));
+      }
+      for (const auto& work : works) wait(work);
+      for (std::size_t i = 0; i < gradients.size(); ++i) {
+        const float expected = static_cast<float>(4 * step + 6) + 4 * static_cast<float>(i);
+        for (const float value : gradients[i]) check_equal(value, expected, "gradient");
+      }
+    }
+    check(engine.statistics().cache_hits > engine.statistics().cache_misses, "repeated steps go by slot");
+  });
+}
+
+void nameless_and_zero_size() {
+  run_ranks(3, [](Engine& engine, int) {
+    std::vector<float> nothing;
+    std::vector<float> one(1, 1.0F);
+    for (int i = 0; i < 50; ++i) {
+      one[0] = 1;
+      const auto first = allreduce(engine, one, "");
+      wait(allreduce(engine, nothing, ""));
+      wait(first);
+      check_equal(one[0], 3.0F, "nameless");
+    }
+  });
+}
+
+void gathers_of_uneven_rows() {
+  run_ranks(3, [](Engine& engine, int rank) {
+    std::vector<std::int32_t> rows(static_cast<std::size_t>(rank * 2), rank);
+    Request request = request_of(Verb::kAllgather, "g", {rank, 2}, DType::kInt32);
+    Result result = wait(engine.submit(0, request, {{rows.data(), nullptr}}));
+    check(result.shapes[0] == Shape{3, 2}, "shape");
+    const auto* got = reinterpret_cast<const std::int32_t*>(result.buffers[0].data());
+    check(std::vector<std::int32_t>(got, got + 6) == std::vector<std::int32_t>{1, 1, 2, 2, 2, 2}, "values");
+  });
+}
+
+void broadcast_scatter_exchange() {
+  run_ranks(3, [](Engine& engine, int rank) {
+    std::vector<double> data(1000, rank);
+    Request request = request_of(Verb::kBroadcast, "b", {1000}, DType::kFloat64);
+    request.root = 2;
+    wait(engine.submit(0, request, {{data.data(), data.data()}}));
+    check(data == std::vector<double>(1000, 2.0), "broadcast");
+
+    std::vector<float> rows(14);
+    std::iota(rows.begin(), rows.end(), 0.0F);
+    Request scatter = request_of(Verb::kReducescatter, "rs", {7, 2});
+    scatter.op = ReduceOp::kAverage;
+    Result part = wait(engine.submit(0, scatter, {{rows.data(), nullptr}}));
+    const std::int64_t mine = rank == 0 ? 3 : 2;
+    check(part.shapes[0] == Shape{mine, 2}, "rows of a reducescatter");
+    const int first = rank == 0 ? 0 : rank == 1 ? 6 : 10;
+    check_equal(reinterpret_cast<const float*>(part.buffers[0].data())[1], static_cast<float>(first + 1), "its values");
+
+    std::vector<std::int32_t> sent(6, rank);
+    Request exchange = request_of(Verb::kAlltoall, "a", {6}, DType::kInt32);
+    exchange.splits = {rank, 1, 2 - rank};
+    Result got = wait(engine.submit(0, exchange, {{sent.data(), nullptr}}));
+    const std::vector<std::int64_t> expected = rank == 0   ? std::vector<std::int64_t>{0, 1, 2}
+                                               : rank == 1 ? std::vector<std::int64_t>{1, 1, 1}
+                                                           : std::vector<std::int64_t>{2, 1, 0};
+    check(got.received_splits == expected, "received splits");
+    const auto* values = reinterpret_cast<const std::int32_t*>(got.buffers[0].data());
+    for (std::int64_t from = 0, i = 0; from < 3; ++from) {
+      for (std::int64_t k = 0; k < expected[static_cast<std::size_t>(from)]; ++k, ++i) {
+        check_equal(values[i], static_cast<std::int32_t>(from), "value from its rank");
+      }
+    }
+  });
+}
+
+// Against the formula, on the whole vectors: pairs at distance 1, then pairs of their results.
+std::vector<double> adasum_of(const std::vector<double>& a, const std::vector<double>& b) {
+  const double aa = std::inner_product(a.begin(), a.end(), a.begin(), 0.0);
+  const double bb = std::inner_product(b.begin(), b.end(), b.begin(), 0.0);
+  const double ab = std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+  std::vector<double> result(a.size());
+  for (std::size_t i = 0; i < a.size(); ++i) result[i] = (1 - ab / (2 * aa)) * a[i] + (1 - ab / (2 * bb)) * b[i];
+  return result;
+}
+
+void adasum_equals_its_formula() {
+  const auto input = [](int rank) {
+    std::vector<double> data(101);
+    for (std::size_t i = 0; i < data.size(); ++i) data[i] = std::sin(static_cast<double>(i) * (rank + 1)) + rank;
+    return data;
+  };
+  const auto expected = adasum_of(adasum_of(input(0), input(1)), adasum_of(input(2), input(3)));
+  run_ranks(4, [&](Engine& engine, int rank) {
+    std::vector<double> data = input(rank);
+    Request request = request_of(Verb::kAllreduce, "a", {101}, DType::kFloat64);
+    request.op = ReduceOp::kAdasum;
+    wait(engine.submit(0, request, {{data.data(), data.data()}}));
+    for (std::size_t i = 0; i < data.size(); ++i) check(std::abs(data[i] - expected[i]) < 1e-12, "adasum");
+  });
+}
+
+void process_sets_overlap_freely() {
+  run_ranks(4, [](Engine& engine, int rank) {
+    const auto even = static_cast<int>(wait(plain(engine, Verb::kAddProcessSet, {2, 0})).value);
+    const auto low = static_cast<int>(wait(plain(engine, Verb::kAddProcessSet, {0, 1, 2})).value);
+    check(even == 1 && low == 2, "ids in order");
+    for (int i = 0; i < 30; ++i) {
+      std::vector<float> all(10, 1.0F);
+      std::vector<float> pair(10, 1.0F);
+      std::vector<float> triple(10, 1.0F);
+      std::vector<std::shared_ptr<Work>> works;
+      // Every rank in another order: sets that overlap must not block each other.
+      for (int k = 0; k < 3; ++k) {
+        const int which = (k + rank + i) % 3;
+        if (which == 0) works.push_back(allreduce(engine, all, "x"));
+        if (which == 1 && rank % 2 == 0) works.push_back(allreduce(engine, pair, "x", ReduceOp::kSum, even));
+        if (which == 2 && rank < 3) works.push_back(allreduce(engine, triple, "x", ReduceOp::kSum, low));
+      }
+      for (const auto& work : works) wait(work);
+      check_equal(all[0], 4.0F, "all");
+      if (rank % 2 == 0) check_equal(pair[0], 2.0F, "pair");
+      if (rank < 3) check_equal(triple[0], 3.0F, "triple");
+    }
+    if (rank == 3) {
+      std::vector<float> data(1);
+      const auto error = expect_throw<Error>([&] { allreduce(engine, data, "x", ReduceOp::kSum, low); }, "not a member");
+      check_contains(error.what(), "rank 3 is not in process set 2");
+    }
+    wait(plain(engine, Verb::kBarrier));
+    wait(plain(engine, Verb::kRemoveProcessSet, {even}));
+    check_equal(wait(plain(engine, Verb::kAddProcessSet, {1, 3})).value, 1, "a freed id is used again");
+  });
+}
+
+void join_supplies_neutral_values() {
+  run_ranks(3, [](Engine& engine, int rank) {
+    for (int step = 0; step < 3 + rank; ++step) {
+      std::vector<float> mean(5, static_cast<float>(rank + 1));
+      std::vector<float> least(5, static_cast<float>(rank + 1));
+      const auto first = allreduce(engine, mean, "mean", ReduceOp::kAverage);
+      wait(allreduce(engine, least, "min", ReduceOp::kMin));
+      wait(first);
+      const float expected = step < 3 ? 2.0F : step == 3 ? 2.5F : 3.0F;
+      check_equal(mean[0], expected, "the average is over those who contribute");
+      check_equal(least[0], step < 3 ? 1.0F : step == 3 ? 2.0F : 3.0F, "min");
+    }
+    check_equal(wait(plain(engine, Verb::kJoin)).value, 2, "last to join");
+  });
+}
+
+void mismatch_is_an_error_on_every_rank_and_nothing_else() {
+  run_ranks(3, [](Engine& engine, int rank) {
+    for (int i = 0; i < 10; ++i) {
+      std::vector<float> data(rank == 1 ? 4 : 6, 1.0F);
+      Request request = request_of(Verb::kAllreduce, "x", rank == 1 ? Shape{4} : Shape{6});
+      const auto work = engine.submit(0, request, {{data.data(), data.data()}});
+      const auto error = expect_throw<Error>([&] { wait(work); }, "shape mismatch");
+      check(error.kind() == ErrorKind::kPrecondition, "kind");
+      check_contains(error.what(), "shape differs");
+      std::vector<float> fine(3, 1.0F);
+      wait(allreduce(engine, fine, "y"));
+      check_equal(fine[0], 3.0F, "the next call works");
+    }
+  });
+}
+
+void bad_calls_are_refused_at_once() {
+  run_ranks(2, [](Engine& engine, int) {
+    std::vector<float> data(4, 1.0F);
+    const auto refused = [&](Request request, const std::string& part, int group = 0) {
+      std::vector<Address> addresses(request.tensors.size(), Address{data.data(), data.data()});
+      const auto error = expect_throw<Error>([&] { engine.submit(group, request, addresses); }, part);
+      check(error.kind() == ErrorKind::kInvalidArgument, "kind of: " + part);
+      check_contains(error.what(), part);
+    };
+    Request request = request_of(Verb::kAllreduce, "x", {4});
+    request.prescale = std::nan("");
+    refused(request, "prescale_factor is nan");
+    request = request_of(Verb::kAllreduce, "x", {4});
+    refused(request, "no process set 9", 9);
+    request.verb = Verb::kBroadcast;
+    request.root = 2;
+    refused(request, "root rank 2 is not among ranks 0, 1");
+    request = request_of(Verb::kAlltoall, "x", {3});
+    refused(request, "3 rows cannot be divided evenly among 2 ranks");
+    request.splits = {1, 1, 1};
+    refused(request, "one entry for each of 2 ranks, got 3");
+    request.splits = {-1, 1};
+    refused(request, "negative number -1");
+    request.splits = {3, 1};
+    refused(request, "more than the tensor's 3 rows");
+    refused(request_of(Verb::kAllgather, "x", {}), "scalar");
+    request = request_of(Verb::kAllreduce, "x", {4}, DType::kBool);
+    request.op = ReduceOp::kAverage;
+    refused(request, "Average of bool");
+    request = request_of(Verb::kAllreduce, "x", {4});
+    request.tensors.push_back(request.tensors[0]);
+    refused(request, "share memory");
+    const auto first = allreduce(engine, data, "twice");
+    std::vector<float> other(4, 1.0F);
+    const auto error = expect_throw<Error>([&] { allreduce(engine, other, "twice"); }, "duplicate name");
+    check(error.kind() == ErrorKind::kInvalidArgument, "kind");
+    wait(first);
+    wait(allreduce(engine, other, "twice"));
+    check_equal(other[0], 2.0F, "the name is free again");
+  });
+}
+
+void leaving_early_fails_the_others() {
+  run_ranks(3, [](Engine& engine, int rank) {
+    std::vector<float> data(4, 1.0F);
+    if (rank == 1) return;
+    const auto work = allreduce(engine, data, "x");
+    const auto error = expect_throw<Error>([&] { wait(work); }, "rank 1 left");
+    check_contains(error.what(), "rank 1 left early");
+  });
+}
+
+EngineOptions impatient(int) {
+  EngineOptions options = default_options();
+  options.settings.stall_warning_seconds = 0.2;
+  options.settings.stall_abort_seconds = 0.5;
+  return options;
+}
+
+void a_stall_ends_on_every_rank_with_stacks() {
+  run_ranks(
+      3,
+      [](Engine& engine, int rank) {
+        std::thread answers([&] {
+          while (engine.wait_for_question()) engine.answer("stack of " + std::to_string(rank));
+        });
+        std::vector<float> data(4, 1.0F);
+        if (rank != 2) {
+          const auto work = allreduce(engine, data, rank == 0 ? "a" : "b");
+          const auto error = expect_throw<Error>([&] { wait(work); }, "stall");
+          check(error.kind() == ErrorKind::kAborted, "kind");
+          for (const char* part : {"waits for 'a'", "waits for 'b'", "stack of 2"}) check_contains(error.what(), part);
+        } else {
+          while (engine.failure().empty()) std::this_thread::yield();
+        }
+        const auto error = expect_throw<Error>([&] { allreduce(engine, data, "c"); }, "after the failure");
+        check_contains(error.what(), "Stalled");
+        engine.shutdown();
+        answers.join();
+      },
+      impatient);
+}
+
+void different_programs_do_not_start() {
+  auto transports = make_loopback(2);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      EngineOptions options = default_options();
+      options.program = rank == 0 ? "sirtaki 1" : "sirtaki 2";
+      const auto error = expect_throw<Error>(
+          [&] { Engine engine(options, std::move(transports[static_cast<std::size_t>(rank)])); }, "versions");
+      check_contains(error.what(), "'sirtaki 1'");
+      check_contains(error.what(), "'sirtaki 2'");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void a_rank_that_never_comes_is_named() {
+  auto transports = make_loopback(3);
+  std::vector<std::thread> threads;
+  for (const int rank : {0, 2}) {
+    threads.emplace_back([&, rank] {
+      EngineOptions options = default_options();
+      options.settings.start_timeout_seconds = 0.3;
+      const auto error = expect_throw<Error>(
+          [&] { Engine engine(options, std::move(transports[static_cast<std::size_t>(rank)])); }, "missing rank");
+      check_contains(error.what(), "2 of 3 ranks arrived");
+      check_contains(error.what(), "missing: rank 1");
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void several_threads_may_submit() {
+  run_ranks(2, [](Engine& engine, int) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&engine, t] {
+        for (int i = 0; i < 50; ++i) {
+          std::vector<float> data(100, 1.0F);
+          wait(allreduce(engine, data, "t" + std::to_string(t)));
+          check_equal(data[99], 2.0F, "sum");
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+}  // namespace
+}  // namespace sirtaki::testing
+
+int main() {
+  using namespace sirtaki::testing;
+  sums_and_averages();
+  shuffled_steps_with_many_sizes();
+  nameless_and_zero_size();
+  gathers_of_uneven_rows();
+  broadcast_scatter_exchange();
+  adasum_equals_its_formula();
+  process_sets_overlap_freely();
+  join_supplies_neutral_values();
+  mismatch_is_an_error_on_every_rank_and_nothing_else();
+  bad_calls_are_refused_at_once();
+  leaving_early_fails_the_others();
+  a_stall_ends_on_every_rank_with_stacks();
+  different_programs_do_not_start();
+  a_rank_that_never_comes_is_named();
+  several_threads_may_submit();
+}

@@ -1,0 +1,127 @@
+// The wire format: what was written is read, and nothing else is accepted.
+#include "wire.h"
+
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "check.h"
+#include "messages.h"
+
+namespace sirtaki::testing {
+namespace {
+
+Request sample_request() {
+  Request request;
+  request.name = std::string("na\0me \xc3\xa4 \"quoted\"\n", 20);
+  request.sequence = 1ULL << 60;
+  request.verb = Verb::kAlltoall;
+  request.op = ReduceOp::kProduct;
+  request.prescale = -0.1;
+  request.postscale = std::numeric_limits<double>::denorm_min();
+  request.root = 7;
+  request.tensors = {{DType::kBfloat16, 3, {1LL << 40, 0, 5}}, {DType::kBool, kHostDevice, {}}};
+  request.splits = {0, 1, 1LL << 50};
+  request.site = "train.py:1";
+  return request;
+}
+
+void numbers_survive() {
+  const std::uint64_t unsigned_values[] = {0, 1, 127, 128, 1ULL << 32, std::numeric_limits<std::uint64_t>::max()};
+  const std::int64_t signed_values[] = {0, -1, 63, -64, std::numeric_limits<std::int64_t>::min(),
+                                        std::numeric_limits<std::int64_t>::max()};
+  Writer writer;
+  for (const auto value : unsigned_values) writer.number(value);
+  for (const auto value : signed_values) writer.integer(value);
+  writer.real(0.1);
+  const Bytes bytes = writer.take();
+  Reader reader(bytes);
+  for (const auto value : unsigned_values) check_equal(reader.number(), value, "unsigned");
+  for (const auto value : signed_values) check_equal(reader.integer(), value, "signed");
+  check_equal(reader.real(), 0.1, "real");
+  reader.finish();
+}
+
+void announcements_survive() {
+  Announcement announcement;
+  announcement.seen = 12;
+  announcement.leaving = true;
+  announcement.failure = "boom";
+  announcement.stacks = "";
+  announcement.votes = {{.slot = 5, .sequence = 9, .request = {}}, {.request = sample_request()}};
+  const Announcement read = decode_announcement(encode(announcement));
+  check_equal(read.seen, 12U, "seen");
+  check(read.leaving && read.failure == "boom" && read.stacks == "", "flags");
+  check_equal(read.votes.size(), 2U, "votes");
+  check_equal(read.votes[0].slot, 5, "slot");
+  check_equal(read.votes[0].sequence, 9U, "sequence");
+  check(read.votes[1].request == sample_request(), "request");
+}
+
+Verdict sample_verdict() {
+  Verdict verdict;
+  verdict.number = 3;
+  verdict.batches = {{{.slot = 1, .sequence = 2, .contributors = 3, .agreement = std::nullopt}},
+                     {{.slot = kNoSlot, .sequence = 0, .contributors = 2, .agreement = Agreement{sample_request(), {4, 5}}}}};
+  verdict.refusals = {{"a", 1, "because"}};
+  verdict.forgotten = {8, 9};
+  verdict.asked = {2};
+  verdict.last_joined = 4;
+  verdict.all_left = true;
+  verdict.abort_cause = "cause";
+  return verdict;
+}
+
+void verdicts_survive() {
+  const Verdict read = decode_verdict(encode(sample_verdict()));
+  check_equal(read.number, 3U, "number");
+  check_equal(read.batches.size(), 2U, "batches");
+  check_equal(read.batches[0][0].contributors, 3, "contributors");
+  check(!read.batches[0][0].agreement, "known slot carries nothing");
+  check(read.batches[1][0].agreement->request == sample_request(), "agreement");
+  check(read.batches[1][0].agreement->sizes == std::vector<std::int64_t>{4, 5}, "sizes");
+  check_equal(read.refusals[0].message, "because", "refusal");
+  check(read.forgotten == std::vector<std::int64_t>{8, 9} && read.asked == std::vector<std::int64_t>{2}, "lists");
+  check(read.last_joined == 4 && read.all_left && read.abort_cause == "cause", "end");
+}
+
+void a_repeated_vote_is_small() {
+  Announcement announcement;
+  announcement.seen = 1000;
+  for (int slot = 0; slot < 161; ++slot) announcement.votes.push_back({.slot = slot, .sequence = 0, .request = {}});
+  check(encode(announcement).size() < 600, "161 repeated votes take less than 600 bytes");
+}
+
+// Every truncation and a great many corruptions either decode to something or throw Error; they never crash or loop.
+void damage_is_refused_or_harmless() {
+  const Bytes good = encode(sample_verdict());
+  for (std::size_t length = 0; length < good.size(); ++length) {
+    expect_throw<Error>([&] { decode_verdict(std::span(good).first(length)); }, "truncated verdict");
+  }
+  std::mt19937 random(1);
+  for (int round = 0; round < 20000; ++round) {
+    Bytes bad = good;
+    for (int i = 0; i <= round % 3; ++i) bad[random() % bad.size()] = static_cast<std::byte>(random());
+    try {
+      decode_verdict(bad);
+      decode_announcement(bad);
+    } catch (const Error& error) {
+      check_contains(error.what(), "malformed");
+    }
+  }
+  Bytes longer = good;
+  longer.push_back(std::byte{0});
+  expect_throw<Error>([&] { decode_verdict(longer); }, "trailing byte");
+}
+
+}  // namespace
+}  // namespace sirtaki::testing
+
+int main() {
+  using namespace sirtaki::testing;
+  numbers_survive();
+  announcements_survive();
+  verdicts_survive();
+  a_repeated_vote_is_small();
+  damage_is_refused_or_harmless();
+}
