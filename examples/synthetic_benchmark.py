@@ -14,7 +14,8 @@ A framework takes part by a module benchmark_<framework>.py beside this file wit
     versions                  {"torch": "2.13.0"}
     count_ranks()             a sum of ones over all ranks
     dtype, wire_dtype         of the model, and of gradients while they travel
-    trainer(distributed)      -> a function that trains one batch and returns the seconds it waited for other ranks
+    trainer(distributed)      -> a function that trains one batch and returns the seconds in which it only waited
+                              for other ranks, or NaN where it cannot tell
     exchange()                reduces the gradients of one step and does nothing else
     finish()                  returns when the device has done all that was asked of it
 """

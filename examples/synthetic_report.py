@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import platform
 import statistics
 from typing import Any
@@ -23,12 +24,20 @@ def mean_and_confidence(values: list[float]) -> dict[str, float]:
     return {"mean": statistics.fmean(values), "confidence": 1.96 * statistics.pstdev(values)}
 
 
-def shares(iterations: list) -> dict[str, float]:
-    """One rank's speed, and the shares of its time that it computed and waited."""
+def shares(iterations: list) -> dict[str, float | None]:
+    """One rank's speed, and the shares of its time that it computed and waited, None if it could not tell."""
     seconds = sum(one.seconds for one in iterations)
     waited = sum(one.waited for one in iterations) / seconds
+    known = not math.isnan(waited)
     speed = sum(one.images for one in iterations) / seconds
-    return {"img_sec": speed, "compute_share": 1 - waited, "wait_share": waited}
+    return {"img_sec": speed, "compute_share": 1 - waited if known else None, "wait_share": waited if known else None}
+
+
+def where_time_went(rank: dict[str, Any]) -> str:
+    place = f"Rank {rank['rank']} on {rank['host']}: {rank['threads']} thread(s) on {len(rank['cores'])} core(s), "
+    if rank["wait_share"] is None:
+        return place + "waiting is not told apart from computing"
+    return place + f"{rank['compute_share']:.1%} computing, {rank['wait_share']:.1%} waiting for other ranks"
 
 
 class Report:
@@ -108,11 +117,7 @@ class Report:
         each, total = facts["img_sec_each"], facts["img_sec_total"]
         say(f"Img/sec per {device}: {each['mean']:.1f} +-{each['confidence']:.1f}")
         say(f"Total img/sec on {facts['size']} {device}(s): {total['mean']:.1f} +-{total['confidence']:.1f}")
-        for rank in facts["ranks"]:
-            say(
-                f"Rank {rank['rank']} on {rank['host']}: {rank['threads']} thread(s) on {len(rank['cores'])} core(s), "
-                f"{rank['compute_share']:.1%} computing, {rank['wait_share']:.1%} waiting for other ranks"
-            )
+        say(*map(where_time_went, facts["ranks"]))
         if "exchange_seconds" in facts:
             say(f"The gradients of one step, exchanged alone: {facts['exchange_seconds'] * 1e3:.1f} ms")
         if "ratio_to_without_sirtaki" in facts:
