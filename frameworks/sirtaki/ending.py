@@ -46,11 +46,12 @@ class _Ending:
         self._cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
     def _at_exit(self) -> None:
-        if os.getpid() != self._process or not core.is_initialized():
+        if os.getpid() != self._process:
             return
         self._look_behind_replaced_hook()
-        if not self._exit_code:
+        if not self._exit_code or not core.is_initialized():
             self._shutdown()
+            core.finalize()
             return
         _stop_children()
         for stream in (sys.stdout, sys.stderr):

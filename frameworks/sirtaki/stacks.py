@@ -8,7 +8,7 @@ import traceback
 
 from sirtaki.native import core
 
-_LIMIT = 40  # frames of one thread
+_LIMIT = 12  # innermost frames of one thread
 
 
 def format_stacks() -> str:

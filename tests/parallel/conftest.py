@@ -1,0 +1,111 @@
+"""Runs functions marked `@ranks(...)` on that many processes; see ranks.py."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ranks import WORKER, Job
+
+_IN_WORKER = WORKER in os.environ
+_COUNT = int(os.environ.get(f"{WORKER}_COUNT", "0"))
+_STACKS_AFTER = 75.0  # seconds that a test may take before each rank prints where it is
+_jobs: dict[int, Job] = {}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "ranks(*counts): run the test on that many processes")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    marker = metafunc.definition.get_closest_marker("ranks")
+    if marker is not None:
+        counts = [count for count in marker.args if not _IN_WORKER or count == _COUNT]
+        metafunc.parametrize("rank_count", counts, ids=[f"{count}ranks" for count in counts], indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def rank_count(request: pytest.FixtureRequest) -> Iterator[int]:
+    """The number of ranks that this test runs on, 0 for a test of the outer pytest."""
+    count = getattr(request, "param", 0)
+    if not (_IN_WORKER and count):
+        yield count
+        return
+    import sirtaki.torch as hvd
+
+    hvd.init()
+    yield count
+    if hvd.is_initialized():
+        hvd.barrier()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if _IN_WORKER:
+        return
+    by_count: dict[int, list[str]] = {}
+    for item in session.items:
+        count = _count_of(item)
+        if count:
+            by_count.setdefault(count, []).append(item.nodeid)
+    for count, tests in by_count.items():
+        _jobs[count] = Job(count, tests, session.config.rootpath)
+
+
+def _count_of(item: pytest.Item) -> int:
+    if item.get_closest_marker("ranks") is None:
+        return 0
+    return item.callspec.params["rank_count"]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    count = _count_of(pyfuncitem)
+    if _IN_WORKER or not count:
+        return None
+    verdict = _jobs[count].verdict(pyfuncitem.nodeid)
+    if verdict:
+        pytest.fail(verdict, pytrace=False)
+    return True
+
+
+# In a rank's pytest: write down each test's beginning and end; leave the job at the first failure.
+
+
+def _note(entry: dict[str, str]) -> None:
+    import sirtaki.torch as hvd
+
+    rank = hvd.rank() if hvd.is_initialized() else _last_rank
+    with Path(os.environ[WORKER], f"rank{rank}").open("a") as file:
+        file.write(json.dumps(entry) + "\n")
+
+
+_last_rank = -1
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    if _IN_WORKER:
+        import sirtaki.torch as hvd
+
+        global _last_rank
+        _last_rank = hvd.rank()
+        _note({"test": item.nodeid, "begins": "1"})
+        faulthandler.dump_traceback_later(_STACKS_AFTER)
+    return (yield)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if not _IN_WORKER:
+        return
+    if report.failed:
+        _note({"test": report.nodeid, "failure": report.longreprtext})
+        time.sleep(1.5)  # the other ranks may be about to write the same
+        os._exit(1)
+    if report.when == "teardown":
+        faulthandler.cancel_dump_traceback_later()
+        _note({"test": report.nodeid, "failure": ""})

@@ -1,0 +1,200 @@
+"""allreduce and its forms against references computed on one rank."""
+
+import pytest
+import sirtaki.torch as hvd
+import torch
+from ranks import ranks
+from references import FLOATS, INTEGERS, check, of_all, reduced, values
+
+OPS = (hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product)
+SHAPES = ((), (0,), (1,), (7,), (3, 0, 2), (5, 4, 3))
+
+
+@ranks(1, 2, 3, 4)
+@pytest.mark.parametrize("op", OPS, ids=str)
+def test_every_dtype(rank_count, op):
+    for dtype in FLOATS + INTEGERS:
+        for shape in SHAPES:
+            own = values(hvd.rank(), shape, dtype)
+            before = own.clone()
+            result = hvd.allreduce(own, op=op, name=f"{op}.{dtype}.{shape}")
+            check(result, reduced(of_all(rank_count, shape, dtype), op), f"{op} {dtype} {shape}")
+            assert own.tolist() == before.tolist(), "allreduce changed its argument"
+
+
+@ranks(2, 3)
+def test_bool(rank_count):
+    parts = of_all(rank_count, (50,), torch.bool)
+    for op in (hvd.Sum, hvd.Max):
+        assert hvd.allreduce(parts[hvd.rank()], op=op).tolist() == torch.stack(parts).any(0).tolist()
+    for op in (hvd.Min, hvd.Product):
+        assert hvd.allreduce(parts[hvd.rank()], op=op).tolist() == torch.stack(parts).all(0).tolist()
+    with pytest.raises(ValueError, match="bool"):
+        hvd.allreduce(parts[0], op=hvd.Average)
+
+
+@ranks(2, 3)
+def test_scale_factors(rank_count):
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        parts = of_all(rank_count, (20,), dtype)
+        expected = (sum(part.double() * 0.25 for part in parts) * 3.0).to(dtype)
+        result = hvd.allreduce(parts[hvd.rank()], op=hvd.Sum, prescale_factor=0.25, postscale_factor=3.0)
+        check(result, expected, str(dtype))
+    whole = hvd.allreduce(torch.tensor([2, 4], dtype=torch.int32), op=hvd.Sum, postscale_factor=0.5)
+    assert whole.tolist() == [rank_count, 2 * rank_count]
+
+
+@ranks(2, 3)
+def test_integer_average_truncates_toward_zero(rank_count):
+    own = torch.tensor([-1, 1, -5, 5, 0], dtype=torch.int64) * (hvd.rank() + 1)
+    total = torch.tensor([-1, 1, -5, 5, 0]) * sum(range(1, rank_count + 1))
+    assert hvd.allreduce(own).tolist() == (total / rank_count).trunc().long().tolist()
+
+
+@ranks(2, 3)
+def test_half_precision_accumulates_in_float32(rank_count):
+    """C44: sums of 16-bit numbers beyond their range are fine as long as the result is within it."""
+    assert hvd.allreduce(torch.full((5,), 60000.0, dtype=torch.float16)).tolist() == [60000.0] * 5
+    big = torch.tensor(1e38).bfloat16().item()  # the sum is still a float32
+    assert hvd.allreduce(torch.full((5,), big, dtype=torch.bfloat16)).tolist() == [big] * 5
+    # 256 + 1 + 1 ... in bfloat16 stays 256 when each addition is rounded.
+    own = torch.tensor([256.0 if hvd.rank() == 0 else 1.0], dtype=torch.bfloat16)
+    exact = torch.tensor([256.0 + rank_count - 1], dtype=torch.float32).bfloat16()
+    assert hvd.allreduce(own, op=hvd.Sum).tolist() == exact.tolist()
+    over = hvd.allreduce(torch.full((2,), 60000.0, dtype=torch.float16), op=hvd.Sum)
+    assert torch.isinf(over).all()
+
+
+@ranks(2, 3)
+def test_in_place_and_asynchronous_forms(rank_count):
+    expected = reduced(of_all(rank_count, (6,), torch.float32), hvd.Sum)
+    own = values(hvd.rank(), (6,), torch.float32)
+    assert hvd.allreduce_(own, op=hvd.Sum) is own
+    check(own, expected)
+    own = values(hvd.rank(), (6,), torch.float32)
+    handle = hvd.allreduce_async_(own, op=hvd.Sum, name="in place")
+    assert isinstance(handle, int)
+    assert hvd.synchronize(handle) is own
+    check(own, expected)
+    own = values(hvd.rank(), (6,), torch.float32)
+    handle = hvd.allreduce_async(own, op=hvd.Sum, name="new")
+    check(hvd.synchronize(handle), expected)
+    assert hvd.synchronize(handle) is None
+    with pytest.raises(ValueError, match="not pending"):
+        hvd.poll(handle)
+
+
+@ranks(2)
+def test_poll_becomes_true(rank_count):
+    handle = hvd.allreduce_async(torch.ones(10), name="polled")
+    while not hvd.poll(handle):
+        pass
+    assert hvd.synchronize(handle).tolist() == [1.0] * 10
+
+
+@ranks(2, 3)
+def test_grouped_forms(rank_count):
+    shapes, dtypes = ((3,), (2, 2), (0,), ()), (torch.float32, torch.float64, torch.int32, torch.float16)
+    pairs = list(zip(shapes, dtypes, strict=True))
+    own = [values(hvd.rank(), shape, dtype, i) for i, (shape, dtype) in enumerate(pairs)]
+    expected = [reduced(of_all(rank_count, s, d, i), hvd.Sum) for i, (s, d) in enumerate(pairs)]
+    results = hvd.grouped_allreduce(own, op=hvd.Sum, name="group")
+    assert isinstance(results, list)
+    for result, target in zip(results, expected, strict=True):
+        check(result, target)
+    results = hvd.synchronize(hvd.grouped_allreduce_async(own, op=hvd.Sum, name="group"))
+    assert isinstance(results, tuple)
+    for result, target in zip(results, expected, strict=True):
+        check(result, target)
+    results = hvd.grouped_allreduce_(own, op=hvd.Sum, name="group")
+    for result, tensor, target in zip(results, own, expected, strict=True):
+        assert result is tensor
+        check(result, target)
+
+
+@ranks(2, 3, 4)
+def test_order_may_differ(rank_count):
+    order = list(range(20))
+    shuffled = order[hvd.rank() :] + order[: hvd.rank()]
+    for _ in range(3):
+        handles = {
+            i: hvd.allreduce_async(torch.full((i + 1,), float(hvd.rank())), op=hvd.Sum, name=f"order.{i}")
+            for i in shuffled
+        }
+        for i in order:
+            assert hvd.synchronize(handles[i]).tolist() == [float(sum(range(rank_count)))] * (i + 1)
+
+
+@ranks(3)
+def test_fusion_at_any_threshold(rank_count):
+    """C40: sizes around the threshold, mixed dtypes, the threshold changing under way; integers are exact."""
+    from sirtaki.native import core
+
+    sizes = (0, 1, 5, 250, 1024, 3000)
+    dtypes = (torch.int32, torch.float32, torch.int64, torch.float64)
+    for threshold in (4096, 0, 1 << 20, 1000):
+        core.set_fusion_threshold(threshold)
+        for repetition in range(20):
+            cases = [(size, dtype) for size in sizes for dtype in dtypes]
+            handles = [
+                hvd.allreduce_async(values(hvd.rank(), (s,), d, repetition), op=hvd.Sum, name=f"fuse.{s}.{d}")
+                for s, d in cases
+            ]
+            for handle, (size, dtype) in zip(handles, cases, strict=True):
+                expected = reduced(of_all(rank_count, (size,), dtype, repetition), hvd.Sum)
+                check(hvd.synchronize(handle), expected, f"{threshold} {size} {dtype}")
+    core.set_fusion_threshold(128 << 20)
+
+
+@ranks(2, 3)
+def test_names_with_any_characters(rank_count):
+    for name in ('quo"te', "tab\tnew\nline", "ünïcode 名前 🙂", "a/b\\c", " ", "x" * 5000):
+        assert hvd.allreduce(torch.ones(2), op=hvd.Sum, name=name).tolist() == [rank_count] * 2
+
+
+@ranks(2)
+def test_average_argument(rank_count):
+    own = torch.full((2,), float(hvd.rank() + 1))
+    with pytest.warns(DeprecationWarning):
+        assert hvd.allreduce(own, average=True).tolist() == [1.5, 1.5]
+    with pytest.warns(DeprecationWarning):
+        assert hvd.allreduce(own, average=False).tolist() == [3.0, 3.0]
+    with pytest.raises(ValueError, match="not both"):
+        hvd.allreduce(own, average=True, op=hvd.Sum)
+
+
+@ranks(2)
+def test_compression(rank_count):
+    own = torch.tensor([1.0, 1e-9, 3.0], dtype=torch.float64) * (hvd.rank() + 1)
+    for compression in (hvd.Compression.fp16, hvd.Compression.bf16, hvd.Compression.none):
+        result = hvd.allreduce(own, compression=compression)
+        assert result.dtype == torch.float64
+        assert result[[0, 2]].tolist() == [1.5, 4.5]
+    whole = hvd.allreduce(torch.tensor([70000]), compression=hvd.Compression.fp16, op=hvd.Sum)
+    assert whole.tolist() == [140000]
+
+
+@ranks(2, 4)
+def test_adasum(rank_count):
+    """Equal vectors are averaged, orthogonal ones added."""
+    same = torch.tensor([3.0, 4.0])
+    torch.testing.assert_close(hvd.allreduce(same, op=hvd.Adasum), same)
+    axis = torch.zeros(rank_count)
+    axis[hvd.rank()] = 2.0
+    torch.testing.assert_close(hvd.allreduce(axis, op=hvd.Adasum), torch.full((rank_count,), 2.0))
+
+
+@ranks(3)
+def test_adasum_needs_a_power_of_two(rank_count):
+    with pytest.raises(NotImplementedError, match="power of 2"):
+        hvd.allreduce(torch.ones(2), op=hvd.Adasum)
+
+
+@ranks(2)
+def test_tensor_freed_before_completion(rank_count):
+    handles = [hvd.allreduce_async(torch.full((10000,), float(i)), op=hvd.Sum, name=f"freed.{i}") for i in range(50)]
+    for i, handle in enumerate(handles):
+        assert hvd.synchronize(handle).sum().item() == 10000.0 * i * rank_count
+    for i in range(20):  # handles that nobody asks for
+        hvd.allreduce_async(torch.ones(1000), name=f"dropped.{i}")
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == rank_count

@@ -1,0 +1,147 @@
+"""allgather, broadcast, alltoall, reducescatter, barrier against references."""
+
+import time
+
+import pytest
+import sirtaki.torch as hvd
+import torch
+from ranks import ranks
+from references import FLOATS, INTEGERS, check, of_all, reduced, values
+
+ALL_DTYPES = (*FLOATS, *INTEGERS, torch.bool)
+
+
+@ranks(1, 2, 3, 4)
+def test_allgather_uneven(rank_count):
+    for dtype in ALL_DTYPES:
+        for rows in (lambda rank: rank + 1, lambda rank: rank, lambda rank: 2 * (rank == rank_count - 1)):
+            parts = [values(rank, (rows(rank), 3), dtype) for rank in range(rank_count)]
+            check(hvd.allgather(parts[hvd.rank()], name=f"gather.{dtype}"), torch.cat(parts), str(dtype))
+    assert hvd.allgather(torch.zeros(0, 4)).shape == (0, 4)
+    assert hvd.allgather(torch.zeros(2, 0)).shape == (2 * rank_count, 0)
+
+
+@ranks(2, 3)
+def test_grouped_and_asynchronous_allgather(rank_count):
+    shapes = [(hvd.rank() + 1, 2), (2,), (0, 3)]
+    own = [values(hvd.rank(), shape, torch.float32, i) for i, shape in enumerate(shapes)]
+    results = hvd.grouped_allgather(own, name="group")
+    assert isinstance(results, list)
+    assert results[0].shape == (sum(range(1, rank_count + 1)), 2)
+    check(results[1], torch.cat(of_all(rank_count, (2,), torch.float32, 1)))
+    assert results[2].shape == (0, 3)
+    again = hvd.synchronize(hvd.grouped_allgather_async(own, name="group"))
+    assert [r.tolist() for r in again] == [r.tolist() for r in results]
+    single = hvd.synchronize(hvd.allgather_async(own[1], name="single"))
+    assert single.tolist() == results[1].tolist()
+
+
+@ranks(1, 2, 3, 4)
+def test_broadcast(rank_count):
+    for root in range(rank_count):
+        for dtype in ALL_DTYPES:
+            for shape in ((), (0,), (5, 2)):
+                own = values(hvd.rank(), shape, dtype)
+                result = hvd.broadcast(own, root, name=f"b.{dtype}.{shape}")
+                check(result, values(root, shape, dtype), f"{dtype} {shape}")
+                assert own.tolist() == values(hvd.rank(), shape, dtype).tolist()
+                assert hvd.broadcast_(own, root, name=f"i.{dtype}.{shape}") is own
+                check(own, values(root, shape, dtype))
+    handle = hvd.broadcast_async(torch.full((2,), float(hvd.rank())), 0, name="async")
+    assert hvd.synchronize(handle).tolist() == [0.0, 0.0]
+
+
+@ranks(1, 2, 3, 4)
+def test_alltoall_equal_parts(rank_count):
+    for dtype in ALL_DTYPES:
+        parts = of_all(rank_count, (2 * rank_count, 3), dtype)
+        result = hvd.alltoall(parts[hvd.rank()], name=f"a.{dtype}")
+        at = 2 * hvd.rank()
+        check(result, torch.cat([part[at : at + 2] for part in parts]), str(dtype))
+
+
+@ranks(1, 2, 3, 4)
+def test_alltoall_with_splits(rank_count):
+    """Rank r sends r + t rows to rank t, and keeps one row that nobody gets."""
+    splits = [[r + t for t in range(rank_count)] for r in range(rank_count)]
+    parts = [values(r, (sum(splits[r]) + 1, 2), torch.float32) for r in range(rank_count)]
+    expected = []
+    for r, part in enumerate(parts):
+        start = sum(splits[r][: hvd.rank()])
+        expected.append(part[start : start + splits[r][hvd.rank()]])
+    own = torch.tensor(splits[hvd.rank()], dtype=torch.int32)
+    output, received = hvd.alltoall(parts[hvd.rank()], own, name="with splits")
+    check(output, torch.cat(expected))
+    assert received.dtype == torch.int32
+    assert received.tolist() == [row[hvd.rank()] for row in splits]
+    handle = hvd.alltoall_async(parts[hvd.rank()], splits[hvd.rank()], name="list of splits")
+    output, received = hvd.synchronize(handle)
+    check(output, torch.cat(expected))
+    output, received = hvd.synchronize(hvd.alltoall_async(torch.ones(rank_count, 1), name="none"))
+    assert received.tolist() == [1] * rank_count
+
+
+@ranks(1, 2, 3, 4)
+@pytest.mark.parametrize("op", (hvd.Average, hvd.Sum), ids=str)
+def test_reducescatter(rank_count, op):
+    """The first `rows % ranks` ranks get one row more; with fewer rows than ranks some get none."""
+    for dtype in (*FLOATS, torch.int32, torch.int64):
+        for rows in (0, 1, rank_count, 2 * rank_count + 1):
+            parts = of_all(rank_count, (rows, 3), dtype)
+            counts = [rows // rank_count + (r < rows % rank_count) for r in range(rank_count)]
+            start = sum(counts[: hvd.rank()])
+            expected = reduced(parts, op)[start : start + counts[hvd.rank()]]
+            check(hvd.reducescatter(parts[hvd.rank()], op=op, name=f"r.{dtype}.{rows}"), expected, f"{dtype} {rows}")
+
+
+@ranks(2, 3)
+def test_reducescatter_forms(rank_count):
+    own = [torch.ones(rank_count, 2), torch.full((rank_count,), 2.0, dtype=torch.float64)]
+    results = hvd.grouped_reducescatter(own, op=hvd.Sum, name="group")
+    assert isinstance(results, list)
+    assert [r.tolist() for r in results] == [[[rank_count] * 2], [2.0 * rank_count]]
+    scaled = hvd.reducescatter(own[0], op=hvd.Sum, prescale_factor=2.0, postscale_factor=0.25)
+    assert scaled.tolist() == [[0.5 * rank_count] * 2]
+    handle = hvd.grouped_reducescatter_async(own, op=hvd.Sum, name="async")
+    assert [r.tolist() for r in hvd.synchronize(handle)] == [[[rank_count] * 2], [2.0 * rank_count]]
+    assert hvd.synchronize(hvd.reducescatter_async(own[1])).tolist() == [2.0]
+    assert hvd.reducescatter(own[0], compression=hvd.Compression.fp16).dtype == torch.float32
+
+
+@ranks(2, 3)
+def test_barrier_waits_for_the_last(rank_count):
+    hvd.barrier()
+    start = time.monotonic()
+    if hvd.rank() == rank_count - 1:
+        time.sleep(0.5)
+    hvd.barrier()
+    if hvd.rank() != rank_count - 1:
+        assert time.monotonic() - start > 0.3
+
+
+@ranks(2)
+def test_what_changes_its_argument(rank_count):
+    """C41: the calls whose name ends with an underscore write into their argument, all others leave it alone."""
+    calls = {
+        "allreduce": lambda t: hvd.allreduce(t),
+        "allreduce_": lambda t: hvd.allreduce_(t),
+        "allreduce_async": lambda t: hvd.synchronize(hvd.allreduce_async(t)),
+        "allreduce_async_": lambda t: hvd.synchronize(hvd.allreduce_async_(t)),
+        "grouped_allreduce": lambda t: hvd.grouped_allreduce([t]),
+        "grouped_allreduce_": lambda t: hvd.grouped_allreduce_([t]),
+        "grouped_allreduce_async": lambda t: hvd.synchronize(hvd.grouped_allreduce_async([t])),
+        "grouped_allreduce_async_": lambda t: hvd.synchronize(hvd.grouped_allreduce_async_([t])),
+        "allgather": lambda t: hvd.allgather(t),
+        "grouped_allgather": lambda t: hvd.grouped_allgather([t]),
+        "broadcast": lambda t: hvd.broadcast(t, 1),
+        "broadcast_": lambda t: hvd.broadcast_(t, 1),
+        "alltoall": lambda t: hvd.alltoall(t),
+        "reducescatter": lambda t: hvd.reducescatter(t),
+        "grouped_reducescatter": lambda t: hvd.grouped_reducescatter([t]),
+    }
+    for name, call in calls.items():
+        own = torch.full((4,), float(hvd.rank()))
+        call(own)
+        unchanged = own.tolist() == [float(hvd.rank())] * 4
+        in_place = name.endswith("_") and (hvd.rank() == 0 or name != "broadcast_")
+        assert unchanged != in_place, name
