@@ -10,11 +10,11 @@ import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from sirtaki import mpi_library
 from sirtaki.launch import front, hosts, options, spec, threads
-from sirtaki.launch.job import Job
+from sirtaki.launch.job import Job, Limits
 from sirtaki.launch.screen import Screen
 from sirtaki.version import __version__
 
@@ -49,41 +49,42 @@ def _launch(chosen: Namespace, ranks: int) -> int:
         _check_program(chosen.command[0])
     screen = Screen(ranks, bool(chosen.prefix_output_with_timestamp))
     job_spec = _spec(chosen, ranks, screen)
-    for line in filter(None, [threads.note(os.environ | chosen.environ, ranks, local)]):
-        screen.note(line)
-    with _directory() as directory:
-        environ = front.for_mpiexec(front.without_identity(os.environ))
+    note = threads.note(os.environ | chosen.environ, ranks, local)
+    if note:
+        screen.note(note)
+    environ = front.for_mpiexec(front.without_identity(os.environ))
+    with ExitStack() as stack:
         if local:
+            directory = stack.enter_context(_directory())
             listener, argument, names = _for_here(job_spec, directory), os.path.join(directory, "spec"), []
         else:
             listener = _for_elsewhere(job_spec, chosen.nics or ())
             argument, names = spec.BY_ENVIRONMENT, spec.write_to_environment(job_spec, environ)
-        request = front.Request(
-            program=[sys.executable, "-I", "-S", os.path.join(os.path.dirname(__file__), _PROGRAM), argument],
-            ranks=ranks,
-            hosts=where,
-            pass_on=names,
-            nics=chosen.nics or (),
-            ssh_port=chosen.ssh_port,
-            ssh_identity_file=chosen.ssh_identity_file,
-            binding_args=chosen.binding_args,
-            mpi_args=chosen.mpi_args,
-            environ=environ,
-        )
+        stack.enter_context(listener)
+        request = _request(chosen, ranks, where, argument, names, environ)
         command = _command(kind, program, library, request)
         if chosen.verbose:
             screen.note(shlex.join(command))
-        with listener:
-            job = Job(
-                ranks,
-                [listener],
-                job_spec.token,
-                screen,
-                grace=job_spec.grace,
-                start_timeout=timeout,
-                verbose=chosen.verbose,
-            )
-            return job.run(command, environ)
+        limits = Limits(start=timeout, grace=job_spec.grace)
+        job = Job(ranks, [listener], job_spec.token, screen, limits=limits, verbose=chosen.verbose)
+        return job.run(command, environ)
+
+
+def _request(
+    chosen: Namespace, ranks: int, where: list[hosts.Host], argument: str, names: list[str], environ: dict[str, str]
+) -> front.Request:
+    return front.Request(
+        program=[sys.executable, "-I", "-S", os.path.join(os.path.dirname(__file__), _PROGRAM), argument],
+        ranks=ranks,
+        hosts=where,
+        pass_on=names,
+        nics=chosen.nics or (),
+        ssh_port=chosen.ssh_port,
+        ssh_identity_file=chosen.ssh_identity_file,
+        binding_args=chosen.binding_args,
+        mpi_args=chosen.mpi_args,
+        environ=environ,
+    )
 
 
 def _hosts(chosen: Namespace, ranks: int) -> list[hosts.Host]:

@@ -1,6 +1,6 @@
 """The command line of sirtakirun: every flag that horovodrun has, under the same name and type.
 
-A flag whose feature is not there yet is refused by name; one that asks for what holds anyway, as --no-autotune, is taken.
+A flag whose feature is not there yet is refused by name; one that asks for what holds anyway (--no-autotune) is taken.
 """
 
 import argparse

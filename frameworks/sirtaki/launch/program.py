@@ -24,9 +24,11 @@ def start(spec: Spec, inherited: list[int]) -> tuple[int, int, int]:
     err, err_end = os.pipe()
     environ = program_environment(spec, os.environb, len(os.sched_getaffinity(0)))
     parent = os.getpid()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)  # one that comes before exec must not meet our handlers
     pid = os.fork()
     if pid == 0:
         _become(spec, parent, (out_end, err_end), environ)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     for descriptor in (out_end, err_end, *inherited):
         os.close(descriptor)
     for descriptor in (out, err):
@@ -42,6 +44,7 @@ def _become(spec: Spec, parent: int, ends: tuple[int, int], environ: dict[bytes,
         signal.set_wakeup_fd(-1)
         for number in (*_WATCHED, *_IGNORED_BY_PYTHON):
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         processes.die_with_parent(signal.SIGKILL, parent)
         nothing = os.open(os.devnull, os.O_RDONLY)
         for target, source in enumerate((nothing, *ends)):

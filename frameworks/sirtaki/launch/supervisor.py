@@ -75,9 +75,10 @@ class Supervisor:
         return receive
 
     def _start_program(self) -> None:
+        files = [self._output_file(name) for name in ("stdout", "stderr")]
         self._child, out, err = program.start(self._spec, self._inherited)
-        for pipe, kind, name in ((out, channel.OUT, "stdout"), (err, channel.ERR, "stderr")):
-            self._pipes[pipe] = (kind, self._output_file(name))
+        for pipe, kind, file in ((out, channel.OUT, files[0]), (err, channel.ERR, files[1])):
+            self._pipes[pipe] = (kind, file)
             self._selector.register(pipe, selectors.EVENT_READ, self._on_pipe)
 
     def _output_file(self, name: str) -> int:

@@ -1,0 +1,91 @@
+"""The process of mpiexec: started in a session of its own, ended with us, its words kept until they are news."""
+
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+
+from sirtaki.launch import processes
+from sirtaki.launch.failure import shell_code
+
+_NEVER = float("inf")
+_WAIT_FOR_REASON = 1.0  # seconds until its words are shown: a rank's failure that comes meanwhile explains them
+
+
+class Mpiexec:
+    """show: called with the words that are shown. eager: show them at once."""
+
+    def __init__(self, selector: selectors.BaseSelector, show: Callable[[bytes], None], eager: bool) -> None:
+        self._selector = selector
+        self._show = show
+        self._eager = eager
+        self._words = bytearray()
+        self._pipes: set[int] = set()
+        self.show_at = _NEVER
+        self.terminated = False  # by us
+
+    def start(self, command: Sequence[str], environ: dict[str, str]) -> None:
+        """In a session of its own, so that Ctrl-C reaches this process alone, and it decides. Raises OSError."""
+        parent = os.getpid()
+        self._process = subprocess.Popen(
+            command,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=lambda: processes.die_with_parent(signal.SIGTERM, parent),  # this process has one thread
+        )
+        for pipe in (self._process.stdout, self._process.stderr):
+            assert pipe is not None
+            os.set_blocking(pipe.fileno(), False)
+            self._pipes.add(pipe.fileno())
+            self._selector.register(pipe.fileno(), selectors.EVENT_READ, self._on_words)
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def silent(self) -> bool:
+        """Whether nobody holds its output open any more."""
+        return not self._pipes
+
+    def exit_code(self) -> int:
+        return shell_code(self._process.wait())
+
+    def terminate(self) -> None:
+        if self.alive():
+            self.terminated = True
+            self._process.terminate()
+
+    def kill(self) -> None:
+        if self.alive():
+            self._process.kill()
+            self._process.wait()
+
+    def show_words(self) -> None:
+        """What it has said and was not shown yet."""
+        self.show_at = _NEVER
+        if self._words:
+            self._show(bytes(self._words) + (b"" if self._words.endswith(b"\n") else b"\n"))
+        self._words.clear()
+
+    def forget_words(self) -> None:
+        self.show_at = _NEVER
+        self._words.clear()
+
+    def _on_words(self, pipe: int, events: int) -> None:
+        try:
+            data = os.read(pipe, 1 << 16)
+        except BlockingIOError:
+            return
+        if not data:
+            self._selector.unregister(pipe)
+            self._pipes.remove(pipe)
+            return
+        self._words += data
+        if self._eager:
+            self.show_words()
+        elif self.show_at == _NEVER:
+            self.show_at = time.monotonic() + _WAIT_FOR_REASON

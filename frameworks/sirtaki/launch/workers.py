@@ -1,0 +1,143 @@
+"""The launcher's connections to the workers of its job: who has arrived, what they send, what they are told."""
+
+import contextlib
+import hmac
+import json
+import secrets
+import selectors
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sirtaki.launch import channel
+
+_READ_BYTES = 1 << 16
+
+
+class Worker:
+    """One connection. rank: -1 until it has said who it is. reported: whether it has told how its program ended."""
+
+    def __init__(self, connection: socket.socket, nonce: bytes | None) -> None:
+        self.connection = connection
+        self.frames = channel.Frames()
+        self.nonce = nonce  # until it has answered to it
+        self.answer = b""
+        self.rank = -1
+        self.host = ""
+        self.reported = False
+
+
+class Workers:
+    """All connections of a job, in the selector of whoever runs it.
+
+    listeners: sockets that workers connect to; those that come by TCP must hold the token.
+    on_output(rank, OUT or ERR, bytes), on_arrival(worker), on_exit(worker, message), on_loss(worker): what is called.
+    """
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        listeners: Sequence[socket.socket],
+        token: bytes,
+        *,
+        on_output: Callable[[int, int, bytes], None],
+        on_arrival: Callable[[Worker], None],
+        on_exit: Callable[[Worker, dict[str, Any]], None],
+        on_loss: Callable[[Worker], None],
+    ) -> None:
+        self.arrived: set[int] = set()  # ranks, also of those that have left again
+        self._selector = selector
+        self._token = token
+        self._on_output = on_output
+        self._on_arrival = on_arrival
+        self._on_exit = on_exit
+        self._on_loss = on_loss
+        self._connected: dict[socket.socket, Worker] = {}
+        for listener in listeners:
+            listener.setblocking(False)
+            selector.register(listener, selectors.EVENT_READ, self._accept)
+
+    def __bool__(self) -> bool:
+        """Whether any is connected."""
+        return bool(self._connected)
+
+    def tell(self, worker: Worker, number: int) -> None:
+        """Has the worker end its program with this signal."""
+        with contextlib.suppress(OSError):
+            worker.connection.send(channel.frame(channel.END, bytes([number])))
+
+    def tell_all(self, number: int) -> None:
+        for worker in self._connected.values():
+            self.tell(worker, number)
+
+    def listen(self, wanted: bool) -> None:
+        """Whether to read what they send; what is not read makes their programs wait."""
+        for connection in self._connected:
+            registered = connection in self._selector.get_map()
+            if wanted and not registered:
+                self._selector.register(connection, selectors.EVENT_READ, self._receive)
+            elif registered and not wanted:
+                self._selector.unregister(connection)
+
+    def _accept(self, listener: socket.socket, events: int) -> None:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        connection.setblocking(False)
+        nonce = None
+        if listener.family != socket.AF_UNIX:
+            nonce = secrets.token_bytes(channel.NONCE_BYTES)
+            connection.send(nonce)
+        self._connected[connection] = Worker(connection, nonce)
+        self._selector.register(connection, selectors.EVENT_READ, self._receive)
+
+    def _receive(self, connection: socket.socket, events: int) -> None:
+        worker = self._connected[connection]
+        try:
+            data = connection.recv(_READ_BYTES)
+            alive = bool(data)
+        except BlockingIOError:
+            return
+        except OSError:
+            alive, data = False, b""
+        try:
+            for kind, payload in worker.frames.feed(self._proven(worker, data)):
+                self._on_frame(worker, kind, payload)
+        except ValueError:  # a stranger, or one that speaks otherwise
+            alive = False
+        if not alive:
+            self._lose(worker)
+
+    def _proven(self, worker: Worker, data: bytes) -> bytes:
+        """What follows the worker's proof that it holds the token. Raises ValueError for a wrong one."""
+        if worker.nonce is None:
+            return data
+        worker.answer += data
+        if len(worker.answer) < channel.PROOF_BYTES:
+            return b""
+        answer, rest = worker.answer[: channel.PROOF_BYTES], worker.answer[channel.PROOF_BYTES :]
+        if not hmac.compare_digest(answer, channel.proof(self._token, worker.nonce)):
+            raise ValueError("not a worker of this job")
+        worker.nonce = None
+        return rest
+
+    def _on_frame(self, worker: Worker, kind: int, payload: bytes) -> None:
+        if kind in (channel.OUT, channel.ERR):
+            self._on_output(worker.rank, kind, payload)
+        elif kind == channel.HELLO:
+            message = json.loads(payload)
+            worker.rank, worker.host = message["rank"], message["host"]
+            self.arrived.add(worker.rank)
+            self._on_arrival(worker)
+        elif kind == channel.EXIT:
+            worker.reported = True
+            self._on_exit(worker, json.loads(payload))
+
+    def _lose(self, worker: Worker) -> None:
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(worker.connection)
+        worker.connection.close()
+        del self._connected[worker.connection]
+        if worker.rank >= 0:
+            self._on_loss(worker)

@@ -1,0 +1,114 @@
+"""What the launcher's tests share: starting sirtakirun as a user would, and looking for what a job leaves behind."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import sirtaki.launch
+
+FRAMEWORKS = Path(sirtaki.launch.__file__).parents[2]  # where this Sirtaki is, installed or not
+SECONDS = 60  # no launch of these tests takes longer unless it hangs
+_MARK = "SIRTAKI_TEST_JOB"
+_FOREIGN = ("PMI_", "PMIX_", "OMPI_", "SLURM_", "HYDI_", "SIRTAKI_", "HOROVOD_", "OMP_", "TF_NUM_")
+
+# Every program of these tests begins with this line.
+RANK = "import os, sys, time; rank = int(os.environ.get('PMI_RANK') or os.environ.get('OMPI_COMM_WORLD_RANK') or 0)\n"
+
+MPIS = [
+    pytest.param("", id="own"),
+    pytest.param(
+        "openmpi",
+        id="openmpi",
+        marks=pytest.mark.skipif(
+            not shutil.which("mpiexec.openmpi"), reason="Open MPI (mpiexec.openmpi) not installed"
+        ),
+    ),
+]
+
+
+def environment(**extra: str) -> dict[str, str]:
+    """This process's, without what a launcher above pytest may have set, and with Sirtaki importable."""
+    result = {name: value for name, value in os.environ.items() if not name.startswith(_FOREIGN)}
+    result["PYTHONPATH"] = os.pathsep.join(filter(None, [str(FRAMEWORKS), result.get("PYTHONPATH")]))
+    return {**result, **extra}
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "sirtaki.launch", *arguments]
+
+
+def program(code: str, *arguments: str) -> list[str]:
+    """A program for the ranks: Python code that knows its `rank`."""
+    return [sys.executable, "-S", "-c", RANK + code, *arguments]
+
+
+def run(*arguments: str, mpi: str = "", **extra: str) -> "subprocess.CompletedProcess[bytes]":
+    """Runs sirtakirun to its end; output as bytes."""
+    environ = environment(**extra, **({"SIRTAKI_MPI": mpi} if mpi else {}))
+    return subprocess.run(command(*arguments), env=environ, capture_output=True, timeout=SECONDS)
+
+
+@dataclass
+class Running:
+    """A job under way. Its processes, wherever in the process tree, are known by a mark in their environment."""
+
+    process: "subprocess.Popen[bytes]"
+    mark: str
+    temporary: Path
+
+    def processes(self) -> set[int]:
+        """All that live now, the launcher included."""
+        wanted = f"{_MARK}={self.mark}".encode()
+        found = set()
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                marked = wanted in Path(f"/proc/{name}/environ").read_bytes().split(b"\0")
+                if marked and Path(f"/proc/{name}/stat").read_bytes().rpartition(b")")[2].split()[0] != b"Z":
+                    found.add(int(name))
+            except OSError:
+                continue
+        return found
+
+    def wait_for(self, path: Path, count: int) -> list[str]:
+        """Waits until that many files lie in the directory: each rank makes one when it runs."""
+        deadline = time.monotonic() + SECONDS
+        while len(names := sorted(os.listdir(path))) < count:
+            assert time.monotonic() < deadline and self.process.poll() is None, f"only {names} started"
+            time.sleep(0.02)
+        return names
+
+    def assert_nothing_left(self, seconds: float = 10) -> None:
+        """Within the time, no process of the job lives and its directory is gone."""
+        deadline = time.monotonic() + seconds
+        while (left := self.processes()) or os.listdir(self.temporary):
+            if time.monotonic() > deadline:
+                words = [Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ") for pid in left]
+                raise AssertionError(f"left behind: {words}, {os.listdir(self.temporary)}")
+            time.sleep(0.05)
+
+
+@contextmanager
+def running(tmp_path: Path, *arguments: str, mpi: str = "", **extra: str) -> Iterator[Running]:
+    """Starts sirtakirun with a temporary directory of its own; whatever survives the test is killed."""
+    mark = uuid.uuid4().hex
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environ = environment(**extra, **{_MARK: mark, "TMPDIR": str(temporary)}, **({"SIRTAKI_MPI": mpi} if mpi else {}))
+    process = subprocess.Popen(command(*arguments), env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    job = Running(process, mark, temporary)
+    try:
+        yield job
+    finally:
+        for pid in job.processes():
+            os.kill(pid, signal.SIGKILL)
+        process.communicate(timeout=SECONDS)
