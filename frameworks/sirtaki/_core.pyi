@@ -45,6 +45,12 @@ def init(mpi_libraries: Sequence[str], comm_handle: int, comm_ranks: Sequence[in
 def shutdown() -> None:
     """Leaves the job together with the other ranks; returns when all have. No effect when not initialised."""
 
+def finalize() -> None:
+    """Finalises MPI if init initialised it; after shutdown, at the end of the process. MPI cannot start again after it."""
+
+def failure() -> str:
+    """Why the job has failed; empty while all is well. ValueError before init."""
+
 def abort(exit_code: int, cause: str) -> None:
     """Ends the whole job at once with this cause; the process exits with exit_code."""
 
