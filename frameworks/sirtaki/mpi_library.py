@@ -211,7 +211,7 @@ def _shareable_with_mpi4py() -> tuple[str, ...]:
         return ()
     names: list[str] = []
     if "mpich" in kinds:
-        names += ["libmpi.so.12", "libmpich.so.12"]
+        names.append("libmpi.so.12")  # a libmpich.so.12 has another soname, which its modules do not accept
     if "openmpi" in kinds:
         names.append("libmpi.so.40")
     linked = [m for m in modules if os.path.basename(m).split(".")[1] not in ("mpich", "openmpi")]

@@ -35,6 +35,17 @@ MPIS = [
     ),
 ]
 
+ALL_MPIS = [
+    *MPIS,
+    pytest.param(
+        "mpich",
+        id="mpich",
+        marks=pytest.mark.skipif(
+            not shutil.which("mpiexec.mpich"), reason="the system's MPICH (mpiexec.mpich) not installed"
+        ),
+    ),
+]
+
 
 def environment(**extra: str) -> dict[str, str]:
     """This process's, without what a launcher above pytest may have set, and with Sirtaki importable."""

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launching import FRAMEWORKS, MPIS, command, environment, program, run
+from launching import ALL_MPIS, FRAMEWORKS, MPIS, command, environment, program, run
 
 from sirtaki.launch import spec, threads
 
@@ -28,7 +28,7 @@ ARGUMENTS = [
 CORES = len(os.sched_getaffinity(0))
 
 
-@pytest.mark.parametrize("mpi", MPIS)
+@pytest.mark.parametrize("mpi", ALL_MPIS)
 def test_arguments_and_environment_arrive_byte_equal(mpi: str, tmp_path: Path) -> None:
     code = """
 import json
@@ -117,7 +117,7 @@ def test_local_size_under_slurm() -> None:
     assert spec.local_size_from({}, 9) == 9
 
 
-@pytest.mark.parametrize("mpi", MPIS)
+@pytest.mark.parametrize("mpi", ALL_MPIS)
 @pytest.mark.parametrize(
     ("end", "code", "words"),
     [("sys.exit(3)", 3, "exit code 3"), ("os.kill(os.getpid(), 9)", 137, "killed by signal 9, SIGKILL")],
