@@ -242,3 +242,22 @@ def test_launching_loads_no_framework_and_no_core() -> None:
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60)
     assert done.stdout == "[]\n", done.stderr
     assert (FRAMEWORKS / "sirtaki" / "launch").is_dir()
+
+
+@pytest.mark.parametrize("mpi", ALL_MPIS)
+def test_exit_code_after_mpi_was_initialised(mpi: str) -> None:
+    """mpiexec, too, notices that a rank has gone without MPI_Finalize, and kills; the rank's own code must win."""
+    from sirtaki import mpi_library
+
+    environ = {**os.environ, **({"SIRTAKI_MPI": mpi} if mpi else {})}
+    library = mpi_library.find(environ).path
+    code = f"""
+import ctypes
+mpi = ctypes.CDLL({library!r}, mode=ctypes.RTLD_GLOBAL)
+assert mpi.MPI_Init(None, None) == 0
+if rank == 1: time.sleep(0.3); os._exit(3)
+time.sleep(50)
+"""
+    done = run("-np", "3", *program(code), mpi=mpi)
+    assert done.returncode == 3, done.stderr
+    assert b"rank 1 on host" in done.stderr.splitlines()[-1]

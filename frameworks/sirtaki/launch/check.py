@@ -93,7 +93,7 @@ def _mpi() -> str:
         info = _core.mpi_info(mpi_library.candidates())
     except Exception as error:
         return f"{library.path} ({library.reason}), but it does not load:\n{error}"
-    return f"{info['path']} ({library.reason})\n{info['version'].splitlines()[0]}, ABI: {info['abi']}"
+    return f"{info['path']} ({library.reason})\n{' '.join(info['version'].splitlines()[0].split())}, ABI: {info['abi']}"
 
 
 def _mpiexec() -> str:

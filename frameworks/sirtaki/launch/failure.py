@@ -8,7 +8,7 @@ from dataclasses import dataclass
 class Failure:
     """The first rank that failed. code: exit code, or minus a signal's number; None when its worker vanished.
 
-    aborted: mpiexec was ending the job already, as after MPI_Abort; then its exit code is what the rank asked for.
+    aborted: mpiexec was ending the job already, as after MPI_Abort; then its exit code may be what the rank asked for.
     """
 
     rank: int

@@ -24,6 +24,8 @@ _TOO_MUCH_WAITING = 1 << 20  # bytes for a slow reader of our output: the ranks 
 _AFTER_GRACE = 1.5  # seconds that workers have beyond their own grace
 _ORPHANED = 0.5  # seconds that ranks may outlive mpiexec
 _TIDY_UP = 1.5  # seconds that mpiexec has when its ranks are gone, before it is told to end
+# Hydra's own codes after it has killed ranks, which say nothing about why. Any other is the argument of MPI_Abort.
+_MPIEXEC_KILLED_THEM = (0, 9, 15, 128 + 9, 128 + 15)
 _NEVER = float("inf")
 
 
@@ -238,7 +240,7 @@ class Job:
         """Says last and once how the job ended, unless it ended well. Returns the exit code."""
         code = self._mpiexec.exit_code()
         if self._failure is not None:
-            if self._failure.aborted and code and not self._mpiexec.terminated:
+            if self._failure.aborted and code not in _MPIEXEC_KILLED_THEM and not self._mpiexec.terminated:
                 self._failure.code = code
             self._show_words()
             self._screen.note(str(self._failure))
