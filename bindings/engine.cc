@@ -157,7 +157,7 @@ py::dict statistics() {
   return result;
 }
 
-template <int Topology::*member>
+template <int Topology::* member>
 int topology() {
   return engine_to_ask()->topology().*member;
 }

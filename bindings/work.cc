@@ -86,8 +86,7 @@ void bind_work(py::module_& module) {
   py::class_<HostBuffer>(module, "Buffer", py::buffer_protocol())
       .def("__len__", &HostBuffer::size)
       .def_buffer([](HostBuffer& buffer) {
-        return py::buffer_info(reinterpret_cast<std::uint8_t*>(buffer.data()),
-                               static_cast<py::ssize_t>(buffer.size()));
+        return py::buffer_info(reinterpret_cast<std::uint8_t*>(buffer.data()), static_cast<py::ssize_t>(buffer.size()));
       });
   py::class_<PyWork>(module, "Work")
       .def("done", &PyWork::done)

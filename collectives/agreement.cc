@@ -95,8 +95,8 @@ std::string table(const RequestsByRank& requests, std::span<const int> global_ra
   for (std::size_t i = 0; i < requests.size(); ++i) {
     if (requests[i] == nullptr) continue;
     const Request& r = *requests[i];
-    rows.push_back({std::to_string(global_ranks[i]), std::string(name_of(r.verb)), op(r), root(r, global_ranks), shapes(r),
-                    dtypes(r), devices(r), scales(r), r.site.empty() ? "-" : r.site});
+    rows.push_back({std::to_string(global_ranks[i]), std::string(name_of(r.verb)), op(r), root(r, global_ranks),
+                    shapes(r), dtypes(r), devices(r), scales(r), r.site.empty() ? "-" : r.site});
   }
   return align(rows);
 }

@@ -1,6 +1,6 @@
 // How the engine waits for something that can only be polled, as MPI can: it spins for a moment if cores are free, then
-// naps for a small fraction of the time that it has already waited. So waiting costs a few per cent of a core at most, and
-// never makes an operation more than a few per cent longer.
+// naps for a small fraction of the time that it has already waited. So waiting costs a few per cent of a core at most,
+// and never makes an operation more than a few per cent longer.
 #pragma once
 
 #include <chrono>

@@ -154,8 +154,8 @@ Item Coordinator::make_item(Ready& ready, Verdict& verdict) {
   const Verb verb = ready.agreement.request.verb;
   const bool repeats = verb != Verb::kAddProcessSet && verb != Verb::kRemoveProcessSet;
   if (repeats) {
-    // Whoever has not spoken since a verdict may still vote for what that verdict made forgotten; a rank that has joined
-    // acts on all verdicts before it votes again.
+    // Whoever has not spoken since a verdict may still vote for what that verdict made forgotten; a rank that has
+    // joined acts on all verdicts before it votes again.
     std::uint64_t seen = std::numeric_limits<std::uint64_t>::max();
     for (std::size_t rank = 0; rank < size(); ++rank) seen = std::min(seen, joined_[rank] ? seen : seen_[rank]);
     slots_.release_until(seen);

@@ -1,5 +1,6 @@
-// Rank 0's part of negotiation in one group: counts votes, checks that the ranks ask for the same, and decides what runs
-// next, in which batches. Pure logic: no threads, no transport, no clock of its own, so tests and simulations drive it.
+// Rank 0's part of negotiation in one group: counts votes, checks that the ranks ask for the same, and decides what
+// runs next, in which batches. Pure logic: no threads, no transport, no clock of its own, so tests and simulations
+// drive it.
 #pragma once
 
 #include <chrono>
@@ -23,9 +24,9 @@ struct Waiting {
   std::string title;
   Verb verb;
   Clock::time_point since;
-  std::vector<int> present;         // ranks within the group
+  std::vector<int> present;  // ranks within the group
   std::vector<int> missing;
-  std::vector<std::string> sites;   // of `present`
+  std::vector<std::string> sites;  // of `present`
 };
 
 class Coordinator {
@@ -35,8 +36,8 @@ class Coordinator {
 
   void hear(int from, Announcement announcement, Clock::time_point now);
 
-  // What every member has to act on now; says_something() is false if nothing. While the planes are busy, what is ready is
-  // held back so that it travels in fewer and larger batches.
+  // What every member has to act on now; says_something() is false if nothing. While the planes are busy, what is ready
+  // is held back so that it travels in fewer and larger batches.
   Verdict decide(bool planes_busy, std::int64_t fusion_threshold);
 
   void abort(const std::string& cause) { abort_cause_ = cause; }

@@ -9,8 +9,8 @@ namespace sirtaki {
 
 class Doorbell {
  public:
-  // Wakes the engine if it sleeps. A ring that is not urgent leaves it in a nap, from which it returns soon anyway: this
-  // saves the system call for gradients that are submitted while others are under way.
+  // Wakes the engine if it sleeps. A ring that is not urgent leaves it in a nap, from which it returns soon anyway:
+  // this saves the system call for gradients that are submitted while others are under way.
   void ring(bool urgent);
 
   // Engine only: returns at once if it was rung since the last return, else when rung or after `limit`.
@@ -25,8 +25,8 @@ class Doorbell {
 
   bool wait(std::uint32_t how, std::chrono::nanoseconds limit);
 
-  // Sequentially consistent: the ringer adds a ring, then looks whether the engine sleeps; the engine says that it sleeps,
-  // then (in the futex) looks for a ring. One of the two sees the other.
+  // Sequentially consistent: the ringer adds a ring, then looks whether the engine sleeps; the engine says that it
+  // sleeps, then (in the futex) looks for a ring. One of the two sees the other.
   std::atomic<std::uint32_t> rings_{0};
   std::atomic<std::uint32_t> state_{kAwake};
   std::uint32_t heard_ = 0;

@@ -13,8 +13,8 @@
 namespace sirtaki {
 namespace {
 
-// MPI cannot wake a process, so an engine at rest looks this often whether others have said something: that is how a rank
-// that submits nothing learns that the job has failed, or is asked where it is.
+// MPI cannot wake a process, so an engine at rest looks this often whether others have said something: that is how a
+// rank that submits nothing learns that the job has failed, or is asked where it is.
 constexpr std::chrono::seconds kIdleLook{1};
 constexpr std::chrono::seconds kFarewell{2};
 constexpr std::chrono::seconds kLastResort{5};
@@ -96,8 +96,9 @@ std::shared_ptr<Work> Engine::submit(int group, Request request, std::vector<Add
     }
     if (!set.names.insert({request.name, request.sequence}).second) {
       throw Error(ErrorKind::kInvalidArgument,
-                  "'" + request.title() + "' is still under way on this rank: a name can be used again only after its "
-                  "operation has been synchronized. Give every tensor a name of its own.");
+                  "'" + request.title() +
+                      "' is still under way on this rank: a name can be used again only after its "
+                      "operation has been synchronized. Give every tensor a name of its own.");
     }
     if (nameless) ++counter;
     queue_.push_back({group, {std::move(request), std::move(addresses), work, std::move(allocate)}});
@@ -113,10 +114,10 @@ Engine::ProcessSet& Engine::set_for(int group, const Request& request) {
                                                  "': there is no process set " + std::to_string(group));
   }
   if (found->second.rank < 0) {
-    throw Error(ErrorKind::kInvalidArgument,
-                std::string(name_of(request.verb)) + " '" + request.name + "': rank " + std::to_string(topology_.rank) +
-                    " is not in process set " + std::to_string(group) + ", which holds " +
-                    list_ranks(found->second.ranks));
+    throw Error(ErrorKind::kInvalidArgument, std::string(name_of(request.verb)) + " '" + request.name + "': rank " +
+                                                 std::to_string(topology_.rank) + " is not in process set " +
+                                                 std::to_string(group) + ", which holds " +
+                                                 list_ranks(found->second.ranks));
   }
   return found->second;
 }
@@ -302,9 +303,8 @@ bool Engine::ended() {
   const std::lock_guard lock(mutex_);
   if (stopping_) return true;
   if (failure_ && (leaving_ || exit_code_)) return true;
-  return leaving_ && std::all_of(groups_.begin(), groups_.end(), [](const auto& group) {
-           return group.second->all_left() && group.second->flushed();
-         });
+  return leaving_ && std::all_of(groups_.begin(), groups_.end(),
+                                 [](const auto& group) { return group.second->all_left() && group.second->flushed(); });
 }
 
 // The job cannot go on: tell the other ranks, fail everything here, then serve nothing but the end.
@@ -359,8 +359,7 @@ void Engine::make_group(int id, std::vector<int> ranks, std::unique_ptr<Transpor
     GroupOptions options{id, ranks, {}, options_.settings};
     for (const int r : ranks) options.hosts.push_back(hosts_[static_cast<std::size_t>(r)]);
     DataPlanes planes = options_.make_planes(*transport);
-    groups_[id] =
-        std::make_unique<Group>(std::move(options), std::move(transport), std::move(planes),
+    groups_[id] = std::make_unique<Group>(std::move(options), std::move(transport), std::move(planes),
                                           static_cast<GroupOwner&>(*this), statistics_);
   }
   const std::lock_guard lock(mutex_);

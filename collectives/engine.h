@@ -22,22 +22,23 @@ namespace sirtaki {
 
 struct EngineOptions {
   Settings settings;
-  std::string program;                                     // what must be the same on all ranks, for example versions
-  std::function<DataPlanes(Transport&)> make_planes;       // for each group, in order of preference
-  std::function<void(const std::string&)> say;             // one line for people
+  std::string program;                                // what must be the same on all ranks, for example versions
+  std::function<DataPlanes(Transport&)> make_planes;  // for each group, in order of preference
+  std::function<void(const std::string&)> say;        // one line for people
 };
 
 class Engine final : private GroupOwner {
  public:
-  // Blocks until all ranks of the transport have made theirs. Throws Error(kPrecondition) naming who is missing or differs.
+  // Blocks until all ranks of the transport have made theirs. Throws Error(kPrecondition) naming who is missing or
+  // differs.
   Engine(EngineOptions options, std::unique_ptr<Transport> world);
   // Without shutdown() before, the job is treated as failed on this rank.
   ~Engine();
 
   const Topology& topology() const { return topology_; }
 
-  // Any thread. Throws Error at once for what this rank can see is wrong. request.root is a global rank; an empty name is
-  // numbered. Of add_process_set, splits are the global ranks; of remove_process_set, the id.
+  // Any thread. Throws Error at once for what this rank can see is wrong. request.root is a global rank; an empty name
+  // is numbered. Of add_process_set, splits are the global ranks; of remove_process_set, the id.
   std::shared_ptr<Work> submit(int group, Request request, std::vector<Address> addresses,
                                std::function<void*(std::size_t, const Shape&)> allocate = nullptr);
 
@@ -61,8 +62,8 @@ class Engine final : private GroupOwner {
 
  private:
   struct ProcessSet {
-    std::vector<int> ranks;  // global
-    int rank = -1;           // this process within it, or -1
+    std::vector<int> ranks;                                 // global
+    int rank = -1;                                          // this process within it, or -1
     std::set<std::pair<std::string, std::uint64_t>> names;  // in flight
     std::uint64_t counters[kVerbCount] = {};
   };

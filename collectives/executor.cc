@@ -158,8 +158,8 @@ Task Executor::allreduce(Batch& batch) {
   for (const auto& [kind, segments] : kinds) {
     const Request& request = batch.front().agreement->request;
     const Reduction reduction = reduction_of(request, kind.dtype, kind.contributors);
-    DataPlane& plane = choose(planes_, {Verb::kAllreduce, kind.dtype, request.op, kind.device,
-                                        largest_bytes(segments, kind.dtype)});
+    DataPlane& plane =
+        choose(planes_, {Verb::kAllreduce, kind.dtype, request.op, kind.device, largest_bytes(segments, kind.dtype)});
     co_await plane.allreduce(reduction, segments);
   }
 }
@@ -179,8 +179,8 @@ Task Executor::broadcast(Batch& batch) {
     }
   }
   for (const auto& [kind, segments] : kinds) {
-    DataPlane& plane = choose(planes_, {Verb::kBroadcast, kind.dtype, ReduceOp::kSum, kind.device,
-                                        largest_bytes(segments, kind.dtype)});
+    DataPlane& plane = choose(
+        planes_, {Verb::kBroadcast, kind.dtype, ReduceOp::kSum, kind.device, largest_bytes(segments, kind.dtype)});
     co_await plane.broadcast(root, size_of(kind.dtype), segments);
   }
 }

@@ -1,5 +1,5 @@
-// Sleeping in the kernel until another thread changes a word. Used instead of condition variables where a signal (Ctrl-C)
-// has to interrupt the wait, or where waking has to cost nothing when nobody sleeps.
+// Sleeping in the kernel until another thread changes a word. Used instead of condition variables where a signal
+// (Ctrl-C) has to interrupt the wait, or where waking has to cost nothing when nobody sleeps.
 #pragma once
 
 #include <atomic>

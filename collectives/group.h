@@ -1,5 +1,5 @@
-// One process set on one of its ranks: who is in it, what is under way, and the parts that make it work. Everything here
-// belongs to the engine's thread.
+// One process set on one of its ranks: who is in it, what is under way, and the parts that make it work. Everything
+// here belongs to the engine's thread.
 #pragma once
 
 #include <atomic>

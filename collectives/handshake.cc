@@ -37,9 +37,8 @@ Introduction read(Reader& reader) {
 class Waiter {
  public:
   explicit Waiter(const Settings& settings)
-      : limit_(std::chrono::steady_clock::now() +
-               std::chrono::duration_cast<std::chrono::nanoseconds>(
-                   std::chrono::duration<double>(settings.start_timeout_seconds))) {}
+      : limit_(std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                                      std::chrono::duration<double>(settings.start_timeout_seconds))) {}
 
   // False once the time is over.
   bool wait_for(Transport& transport, Message& message) {

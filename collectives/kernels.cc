@@ -13,7 +13,8 @@ namespace {
 template <class T>
 inline constexpr bool kIsHalf = std::is_same_v<T, Float16> || std::is_same_v<T, Bfloat16>;
 
-// The type to calculate in: 16-bit floats in float, integers unsigned so that overflow wraps instead of being undefined.
+// The type to calculate in: 16-bit floats in float, integers unsigned so that overflow wraps instead of being
+// undefined.
 template <class T>
 auto widen(T value) {
   if constexpr (kIsHalf<T>) {
@@ -99,7 +100,7 @@ To truncate(double value) {
 // Values that lose nothing in float are scaled in float, which vectorizes twice as wide.
 template <class To, class From>
 inline constexpr bool kScaleInFloat =
-    (kIsHalf<From> || std::is_same_v<From, float>)&&(kIsHalf<To> || std::is_same_v<To, float>);
+    (kIsHalf<From> || std::is_same_v<From, float>) && (kIsHalf<To> || std::is_same_v<To, float>);
 
 template <class To, class From>
 To convert_one(From value, double factor) {
@@ -173,8 +174,10 @@ void fill_identity(DType dtype, ReduceOp op, void* out, std::int64_t count) {
     constexpr bool floating = std::is_floating_point_v<Wide>;
     Wide value = 0;
     if (op == ReduceOp::kProduct) value = 1;
-    if (op == ReduceOp::kMin) value = floating ? std::numeric_limits<Wide>::infinity() : std::numeric_limits<Wide>::max();
-    if (op == ReduceOp::kMax) value = floating ? -std::numeric_limits<Wide>::infinity() : std::numeric_limits<Wide>::min();
+    if (op == ReduceOp::kMin)
+      value = floating ? std::numeric_limits<Wide>::infinity() : std::numeric_limits<Wide>::max();
+    if (op == ReduceOp::kMax)
+      value = floating ? -std::numeric_limits<Wide>::infinity() : std::numeric_limits<Wide>::min();
     std::fill_n(static_cast<T*>(out), count, static_cast<T>(value));
   });
 }

@@ -9,11 +9,12 @@
 namespace sirtaki {
 
 // accumulator[i] = accumulator[i] op in[i]; op is kSum, kMin, kMax or kProduct. bool: sum and max are "or", product and
-// min are "and". Integers wrap as two's complement. 16-bit floats are rounded at each call: reduce them in wire_dtype().
+// min are "and". Integers wrap as two's complement. 16-bit floats are rounded at each call: reduce them in
+// wire_dtype().
 void reduce(DType dtype, ReduceOp op, void* accumulator, const void* in, std::int64_t count);
 
-// out[i] = to(from(in[i]) * factor), in one pass. out == in is allowed when the sizes are equal. A factor of 1 is a cast.
-// Integers times a factor go through float64 and are truncated toward zero; out of range is clamped.
+// out[i] = to(from(in[i]) * factor), in one pass. out == in is allowed when the sizes are equal. A factor of 1 is a
+// cast. Integers times a factor go through float64 and are truncated toward zero; out of range is clamped.
 void convert(DType to, void* out, DType from, const void* in, std::int64_t count, double factor);
 
 // The dtype in which values travel and accumulate: float32 for 16-bit floats, 64-bit integers when integers are scaled

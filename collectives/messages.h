@@ -34,8 +34,9 @@ struct Announcement {
   bool says_something() const { return !votes.empty() || leaving || !failure.empty() || stacks.has_value(); }
 };
 
-// What all ranks of the group agreed on about one request. `request` is any one rank's; sizes hold what differs by rank:
-// allgather: rows of tensor t on rank r at [t * ranks + r]; alltoall: rows from rank f to rank t at [f * ranks + t].
+// What all ranks of the group agreed on about one request. `request` is any one rank's; sizes hold what differs by
+// rank: allgather: rows of tensor t on rank r at [t * ranks + r]; alltoall: rows from rank f to rank t at [f * ranks +
+// t].
 struct Agreement {
   Request request;
   std::vector<std::int64_t> sizes;
@@ -62,9 +63,9 @@ struct Verdict {
   std::uint64_t number = 0;
   std::vector<ItemList> batches;
   std::vector<Refusal> refusals;
-  std::vector<Slot> forgotten;          // slots that are no longer valid
-  std::vector<std::int64_t> asked;      // ranks whose Python stacks are wanted
-  int last_joined = -1;                 // every rank has joined, this one last
+  std::vector<Slot> forgotten;      // slots that are no longer valid
+  std::vector<std::int64_t> asked;  // ranks whose Python stacks are wanted
+  int last_joined = -1;             // every rank has joined, this one last
   bool all_left = false;
   std::string abort_cause;
 

@@ -20,7 +20,8 @@ bool reduces(const Request& request) {
 bool is_float(DType dtype) { return !is_integer(dtype) && dtype != DType::kBool; }
 
 void check_scale(const Request& request, const char* what, double value) {
-  if (!std::isfinite(value)) refuse(request, std::string(what) + " is " + std::to_string(value) + ", which is not finite");
+  if (!std::isfinite(value))
+    refuse(request, std::string(what) + " is " + std::to_string(value) + ", which is not finite");
 }
 
 void check_reduction(const Request& request, int size) {
@@ -45,8 +46,8 @@ void check_tensors(const Request& request) {
   if (empty != request.tensors.empty()) {
     refuse(request, empty ? "takes no tensors" : "no tensors were given");
   }
-  const bool has_rows = request.verb == Verb::kAllgather || request.verb == Verb::kAlltoall ||
-                        request.verb == Verb::kReducescatter;
+  const bool has_rows =
+      request.verb == Verb::kAllgather || request.verb == Verb::kAlltoall || request.verb == Verb::kReducescatter;
   for (const TensorSpec& tensor : request.tensors) {
     if (has_rows && tensor.shape.empty()) refuse(request, "needs a tensor with at least one dimension, got a scalar");
     for (const std::int64_t length : tensor.shape) {
@@ -103,8 +104,8 @@ void check_addresses(const Request& request, const std::vector<Address>& address
   if (request.verb != Verb::kAllreduce && request.verb != Verb::kBroadcast) return;
   std::vector<Range> outputs;
   for (std::size_t i = 0; i < addresses.size(); ++i) {
-    const auto bytes = static_cast<std::size_t>(element_count(request.tensors[i].shape)) *
-                       size_of(request.tensors[i].dtype);
+    const auto bytes =
+        static_cast<std::size_t>(element_count(request.tensors[i].shape)) * size_of(request.tensors[i].dtype);
     const auto* in = static_cast<const std::byte*>(addresses[i].in);
     const auto* out = static_cast<const std::byte*>(addresses[i].out);
     if (out == nullptr || bytes == 0) continue;

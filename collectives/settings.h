@@ -1,5 +1,5 @@
-// Everything that a user may set from outside; the only reader of the environment in the core. Each SIRTAKI_X may also be
-// spelled HOROVOD_X; the former wins.
+// Everything that a user may set from outside; the only reader of the environment in the core. Each SIRTAKI_X may also
+// be spelled HOROVOD_X; the former wins.
 #pragma once
 
 #include <cstdint>

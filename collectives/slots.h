@@ -1,9 +1,9 @@
 // The coordinator's side of the response cache: requests that the group has agreed on, by slot number, so that a member
 // can vote for one again, and learn of its batch, with a few bytes.
 //
-// A slot that is evicted may still be named by votes that are under way. Its content is therefore kept aside until every
-// member has acted on the verdict that told it to forget the slot. Numbers are never used again, so that what was agreed
-// under one cannot be taken for something else.
+// A slot that is evicted may still be named by votes that are under way. Its content is therefore kept aside until
+// every member has acted on the verdict that told it to forget the slot. Numbers are never used again, so that what was
+// agreed under one cannot be taken for something else.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ class Slots {
   // What member `rank` asked when the slot was made. Throws Error(kAborted) for a number that was never given out.
   const std::shared_ptr<const Request>& request_of(Slot slot, int rank) const;
 
-  // A number for these requests, or kNoSlot if there is no room at all. May evict the one used longest ago, whose number
-  // is then appended to `forgotten`, to be announced in the verdict with this number.
+  // A number for these requests, or kNoSlot if there is no room at all. May evict the one used longest ago, whose
+  // number is then appended to `forgotten`, to be announced in the verdict with this number.
   Slot add(const RequestsByRank& requests, std::uint64_t verdict, std::vector<Slot>& forgotten);
 
   bool is_live(Slot slot) const { return live_.contains(slot); }

@@ -42,8 +42,8 @@ StallWatch::Report StallWatch::look(const Coordinator& coordinator, Clock::time_
     report.ask = asked_;
     return report;
   }
-  const bool all_answered = std::all_of(asked_.begin(), asked_.end(),
-                                        [&](int rank) { return coordinator.stacks().contains(rank); });
+  const bool all_answered =
+      std::all_of(asked_.begin(), asked_.end(), [&](int rank) { return coordinator.stacks().contains(rank); });
   if (all_answered || now - asked_at_ > kStackPatience) report.abort_cause = describe(coordinator, waiting, now);
   return report;
 }
@@ -59,8 +59,8 @@ void StallWatch::warn(const std::vector<Waiting>& waiting, Clock::time_point now
   if (site != oldest->sites.end()) line += " at " + *site;
   if (waiting.size() > 1) line += "; " + std::to_string(waiting.size() - 1) + " more wait";
   if (abort_seconds_ > 0) {
-    line += "; the job ends after " + round_seconds(std::chrono::duration_cast<Clock::duration>(
-                                          std::chrono::duration<double>(abort_seconds_))) +
+    line += "; the job ends after " +
+            round_seconds(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(abort_seconds_))) +
             " (SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS, 0 = never)";
   }
   report.lines.push_back(line);
@@ -86,20 +86,22 @@ void StallWatch::tell_resumed(const std::vector<Waiting>& waiting, Clock::time_p
 
 std::string StallWatch::describe(const Coordinator& coordinator, const std::vector<Waiting>& waiting,
                                  Clock::time_point now) const {
-  std::string text = "Stalled: not all ranks made the same calls within " +
-                     round_seconds(std::chrono::duration_cast<Clock::duration>(
-                         std::chrono::duration<double>(abort_seconds_))) +
-                     " (SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS, 0 = never).";
+  std::string text =
+      "Stalled: not all ranks made the same calls within " +
+      round_seconds(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(abort_seconds_))) +
+      " (SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS, 0 = never).";
   for (std::size_t rank = 0; rank < global_ranks_.size(); ++rank) {
     text += "\n  " + describe_rank(static_cast<int>(rank), waiting, now);
     const auto stack = coordinator.stacks().find(static_cast<int>(rank));
     if (stack != coordinator.stacks().end()) {
       text += "\n" + stack->second;
     } else if (std::find(asked_.begin(), asked_.end(), static_cast<int>(rank)) != asked_.end()) {
-      text += "\n    (it did not answer a request for its Python stack: dead, stopped, or holding the interpreter's lock)";
+      text +=
+          "\n    (it did not answer a request for its Python stack: dead, stopped, or holding the interpreter's lock)";
     }
   }
-  return text + "\n  Every rank must submit every tensor; look for a branch, a loop count or an exception that differs.";
+  return text +
+         "\n  Every rank must submit every tensor; look for a branch, a loop count or an exception that differs.";
 }
 
 std::string StallWatch::describe_rank(int rank, const std::vector<Waiting>& waiting, Clock::time_point now) const {

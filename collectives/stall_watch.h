@@ -24,7 +24,8 @@ class StallWatch {
  private:
   void warn(const std::vector<Waiting>& waiting, Clock::time_point now, Report& report);
   void tell_resumed(const std::vector<Waiting>& waiting, Clock::time_point now, Report& report);
-  std::string describe(const Coordinator& coordinator, const std::vector<Waiting>& waiting, Clock::time_point now) const;
+  std::string describe(const Coordinator& coordinator, const std::vector<Waiting>& waiting,
+                       Clock::time_point now) const;
   std::string describe_rank(int rank, const std::vector<Waiting>& waiting, Clock::time_point now) const;
   std::string list(const std::vector<int>& ranks) const;
 

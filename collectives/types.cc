@@ -64,8 +64,6 @@ std::string to_string(const Shape& shape) {
   return text + (shape.size() == 1 ? ",)" : ")");
 }
 
-std::string Request::title() const {
-  return sequence == 0 ? name : name + "." + std::to_string(sequence);
-}
+std::string Request::title() const { return sequence == 0 ? name : name + "." + std::to_string(sequence); }
 
 }  // namespace sirtaki

@@ -1,5 +1,5 @@
-// Bytes of a control message: little-endian integers of variable length (LEB128), strings and lists with their length in
-// front. A reader trusts nothing: every length is checked against what is left.
+// Bytes of a control message: little-endian integers of variable length (LEB128), strings and lists with their length
+// in front. A reader trusts nothing: every length is checked against what is left.
 #pragma once
 
 #include <cstdint>

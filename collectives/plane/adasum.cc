@@ -29,7 +29,8 @@ void for_each_segment(std::span<const std::int64_t> ends, Range range, Visit vis
   }
 }
 
-// Sums the dot products over the ranks of the aligned block of 2 * distance ranks, which hold parts of the same vectors.
+// Sums the dot products over the ranks of the aligned block of 2 * distance ranks, which hold parts of the same
+// vectors.
 Task sum_in_block(Transport& transport, int tag, int distance, std::vector<Dots>& sums) {
   std::vector<Dots> theirs(sums.size());
   for (int d = 1; d <= distance; d *= 2) {

@@ -1,5 +1,5 @@
-// Collectives on buffers, for the ranks of one group. A plane neither negotiates, times nor logs; what it is given is the
-// same on every rank, apart from addresses. Arguments live until the task has finished.
+// Collectives on buffers, for the ranks of one group. A plane neither negotiates, times nor logs; what it is given is
+// the same on every rank, apart from addresses. Arguments live until the task has finished.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@
 
 namespace sirtaki {
 
-// How elements are combined: out = postscale * op(prescale * in of every rank). op is never kAverage: the executor turns
-// it into kSum with the divisor in postscale. 16-bit floats accumulate in float32; integers that are scaled after the
-// reduction accumulate in 64 bits and are truncated toward zero.
+// How elements are combined: out = postscale * op(prescale * in of every rank). op is never kAverage: the executor
+// turns it into kSum with the divisor in postscale. 16-bit floats accumulate in float32; integers that are scaled after
+// the reduction accumulate in 64 bits and are truncated toward zero.
 struct Reduction {
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;

@@ -81,13 +81,13 @@ class PointToPoint final : public DataPlane {
         buffer = HostBuffer(static_cast<std::size_t>(piece.count * wire_size));
       }
       walk.for_each_part(piece, [&](const Segment& segment, std::int64_t from, std::int64_t count, std::int64_t at) {
-        convert(wire, offset(buffer.data(), at * wire_size), reduction.dtype, offset(segment.in, from * item_size), count,
-                reduction.prescale);
+        convert(wire, offset(buffer.data(), at * wire_size), reduction.dtype, offset(segment.in, from * item_size),
+                count, reduction.prescale);
       });
       co_await reduce_flat(wire, reduction.op, buffer.data(), piece.count, tag);
       walk.for_each_part(piece, [&](const Segment& segment, std::int64_t from, std::int64_t count, std::int64_t at) {
-        convert(reduction.dtype, offset(segment.out, from * item_size), wire, offset(buffer.data(), at * wire_size), count,
-                reduction.postscale);
+        convert(reduction.dtype, offset(segment.out, from * item_size), wire, offset(buffer.data(), at * wire_size),
+                count, reduction.postscale);
       });
     }
   }
@@ -122,8 +122,7 @@ class PointToPoint final : public DataPlane {
       const int from = (rank_ + size_ - step) % size_;
       const auto block = static_cast<std::size_t>(to);
       const std::int64_t length = everything ? count : starts[block + 1] - starts[block];
-      pending.push_back(
-          transport_.receive_data(from, tag, writable(offset(theirs.data(), from * bytes), bytes)));
+      pending.push_back(transport_.receive_data(from, tag, writable(offset(theirs.data(), from * bytes), bytes)));
       pending.push_back(
           transport_.send_data(to, tag, readable(buffer + starts[block] * item_size, length * item_size)));
     }
@@ -196,7 +195,8 @@ class PointToPoint final : public DataPlane {
     };
     std::vector<PendingPtr> pending;
     for (int step = 1; step < size_; ++step) {
-      pending.push_back(transport_.receive_data((rank_ + size_ - step) % size_, tag, out((rank_ + size_ - step) % size_)));
+      pending.push_back(
+          transport_.receive_data((rank_ + size_ - step) % size_, tag, out((rank_ + size_ - step) % size_)));
       pending.push_back(transport_.send_data((rank_ + step) % size_, tag, in((rank_ + step) % size_)));
     }
     if (!in(rank_).empty()) std::memcpy(out(rank_).data(), in(rank_).data(), in(rank_).size());

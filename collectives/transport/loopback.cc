@@ -41,8 +41,8 @@ class Arrival final : public Pending {
     auto& queue = hub_->data[key_];
     if (queue.empty()) return false;
     if (queue.front().size() != target_.size()) {
-      throw Error(ErrorKind::kAborted, "expected " + std::to_string(target_.size()) + " bytes, got " +
-                                           std::to_string(queue.front().size()));
+      throw Error(ErrorKind::kAborted,
+                  "expected " + std::to_string(target_.size()) + " bytes, got " + std::to_string(queue.front().size()));
     }
     std::memcpy(target_.data(), queue.front().data(), target_.size());
     queue.pop_front();
@@ -115,8 +115,7 @@ class Loopback final : public Transport {
   void abort_job(int exit_code) override {
     const std::lock_guard lock(hub_->mutex);
     if (hub_->aborted.empty()) {
-      hub_->aborted =
-          "rank " + std::to_string(rank_) + " ended the job with exit code " + std::to_string(exit_code);
+      hub_->aborted = "rank " + std::to_string(rank_) + " ended the job with exit code " + std::to_string(exit_code);
     }
     hub_->changed.notify_all();
   }

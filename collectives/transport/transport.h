@@ -27,8 +27,8 @@ class Transport {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Control. Messages between two ranks arrive in order. send() takes the bytes and returns at once. receive() gives the
-  // next message that has arrived, from whichever rank, and false when there is none. Only the pairs (0, r) talk.
+  // Control. Messages between two ranks arrive in order. send() takes the bytes and returns at once. receive() gives
+  // the next message that has arrived, from whichever rank, and false when there is none. Only the pairs (0, r) talk.
   virtual void send(int to, Bytes bytes) = 0;
   virtual bool receive(Message& message) = 0;
   // True once everything sent has left this rank, so that the transport may be destroyed.

@@ -270,8 +270,8 @@ void a_vote_may_cross_the_eviction_of_its_slot() {
   check(!f.members[1].waits_for("a"), "and run");
 }
 
-// Random programs on random ranks with random delays: every rank runs the same batches in the same order, and everything
-// that all ranks submit runs.
+// Random programs on random ranks with random delays: every rank runs the same batches in the same order, and
+// everything that all ranks submit runs.
 void random_interleavings(std::uint32_t seed) {
   std::mt19937 random(seed);
   const int size = 2 + static_cast<int>(random() % 4);
@@ -364,8 +364,8 @@ void stalls_are_told_then_ended() {
   f.coordinator.hear(2, answer, f.now);
   check(look_at(601).abort_cause.empty(), "waits for the others a moment");
   const std::string cause = look_at(604).abort_cause;
-  for (const char* part : {"rank 0 (a) waits for 'x' from train.py:7", "rank 1 (b) waits for 'y'", "rank 2 (c) waits for nothing",
-                           "stack of rank 2", "did not answer"}) {
+  for (const char* part : {"rank 0 (a) waits for 'x' from train.py:7", "rank 1 (b) waits for 'y'",
+                           "rank 2 (c) waits for nothing", "stack of rank 2", "did not answer"}) {
     check_contains(cause, part);
   }
 }

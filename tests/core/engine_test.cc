@@ -26,8 +26,9 @@ EngineOptions default_options() {
 }
 
 // Runs `body` as each rank of a job of its own and shuts down.
-void run_ranks(int size, const std::function<void(Engine&, int)>& body,
-               const std::function<EngineOptions(int)>& options = [](int) { return default_options(); }) {
+void run_ranks(
+    int size, const std::function<void(Engine&, int)>& body,
+    const std::function<EngineOptions(int)>& options = [](int) { return default_options(); }) {
   auto transports = make_loopback(size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
@@ -219,7 +220,8 @@ void process_sets_overlap_freely() {
     }
     if (rank == 3) {
       std::vector<float> data(1);
-      const auto error = expect_throw<Error>([&] { allreduce(engine, data, "x", ReduceOp::kSum, low); }, "not a member");
+      const auto error =
+          expect_throw<Error>([&] { allreduce(engine, data, "x", ReduceOp::kSum, low); }, "not a member");
       check_contains(error.what(), "rank 3 is not in process set 2");
     }
     wait(plain(engine, Verb::kBarrier));

@@ -69,9 +69,11 @@ To converted(DType to, DType from, From value, double factor) {
 }
 
 void scaling() {
-  check_equal(converted<std::int32_t>(DType::kInt32, DType::kInt64, std::int64_t{-7}, 0.5), -3, "truncates toward zero");
+  check_equal(converted<std::int32_t>(DType::kInt32, DType::kInt64, std::int64_t{-7}, 0.5), -3,
+              "truncates toward zero");
   check_equal(converted<std::int8_t>(DType::kInt8, DType::kInt64, std::int64_t{300}, 1.0), 44, "a plain cast wraps");
-  check_equal(converted<std::uint8_t>(DType::kUint8, DType::kInt64, std::int64_t{300}, 2.0), 255, "a scaled one clamps");
+  check_equal(converted<std::uint8_t>(DType::kUint8, DType::kInt64, std::int64_t{300}, 2.0), 255,
+              "a scaled one clamps");
   check_equal(converted<std::int64_t>(DType::kInt64, DType::kInt64, std::numeric_limits<std::int64_t>::max(), 1.0),
               std::numeric_limits<std::int64_t>::max(), "a factor of one is exact");
   check_equal(converted<double>(DType::kFloat64, DType::kFloat64, 1.0, 1.0 / 3), 1.0 / 3, "float64 in float64");

@@ -28,8 +28,8 @@ Request sample_request() {
 
 void numbers_survive() {
   const std::uint64_t unsigned_values[] = {0, 1, 127, 128, 1ULL << 32, std::numeric_limits<std::uint64_t>::max()};
-  const std::int64_t signed_values[] = {0, -1, 63, -64, std::numeric_limits<std::int64_t>::min(),
-                                        std::numeric_limits<std::int64_t>::max()};
+  const std::int64_t signed_values[] = {
+      0, -1, 63, -64, std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
   Writer writer;
   for (const auto value : unsigned_values) writer.number(value);
   for (const auto value : signed_values) writer.integer(value);
@@ -61,8 +61,9 @@ void announcements_survive() {
 Verdict sample_verdict() {
   Verdict verdict;
   verdict.number = 3;
-  verdict.batches = {{{.slot = 1, .sequence = 2, .contributors = 3, .agreement = std::nullopt}},
-                     {{.slot = kNoSlot, .sequence = 0, .contributors = 2, .agreement = Agreement{sample_request(), {4, 5}}}}};
+  verdict.batches = {
+      {{.slot = 1, .sequence = 2, .contributors = 3, .agreement = std::nullopt}},
+      {{.slot = kNoSlot, .sequence = 0, .contributors = 2, .agreement = Agreement{sample_request(), {4, 5}}}}};
   verdict.refusals = {{"a", 1, "because"}};
   verdict.forgotten = {8, 9};
   verdict.asked = {2};
