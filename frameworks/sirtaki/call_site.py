@@ -17,6 +17,11 @@ def add_internal_folder(path: str) -> None:
         _internal = (*_internal, prefix)
 
 
+def is_internal(file: str) -> bool:
+    """Whether this is a file of ours or of a framework."""
+    return file.startswith(_internal)
+
+
 def call_site() -> str:
     """File name and line of the innermost frame that belongs to neither this package nor a framework, or ""."""
     frame = sys._getframe(1)

@@ -5,10 +5,21 @@ from __future__ import annotations
 import sys
 import threading
 import traceback
+from types import FrameType
 
+from sirtaki.call_site import is_internal
 from sirtaki.native import core
 
-_LIMIT = 12  # innermost frames of one thread
+_FRAMES = 15  # at most so many of one thread
+_INNERMOST = 2  # shown whoever they belong to
+
+
+def _format(frame: FrameType) -> str:
+    """The calls of the user's program and the innermost ones; a framework's inner workings would bury them."""
+    stack = traceback.extract_stack(frame)
+    inner = len(stack) - _INNERMOST
+    shown = [entry for number, entry in enumerate(stack) if number >= inner or not is_internal(entry.filename)]
+    return "".join(traceback.format_list(shown[-_FRAMES:]))
 
 
 def format_stacks() -> str:
@@ -18,8 +29,7 @@ def format_stacks() -> str:
     parts = []
     for ident, frame in sorted(sys._current_frames().items(), key=lambda item: item[0] != main):
         if ident != threading.get_ident():
-            lines = "".join(traceback.format_stack(frame, _LIMIT))
-            parts.append(f"thread {names.get(ident, ident)}:\n{lines}")
+            parts.append(f"thread {names.get(ident, ident)}:\n{_format(frame)}")
     return "".join(parts).rstrip()
 
 

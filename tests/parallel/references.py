@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
-import sirtaki.torch as hvd
 import torch
+
+import sirtaki.torch as hvd
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (

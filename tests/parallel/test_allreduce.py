@@ -1,10 +1,11 @@
 """allreduce and its forms against references computed on one rank."""
 
 import pytest
-import sirtaki.torch as hvd
 import torch
 from ranks import ranks
 from references import FLOATS, INTEGERS, check, of_all, reduced, values
+
+import sirtaki.torch as hvd
 
 OPS = (hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product)
 SHAPES = ((), (0,), (1,), (7,), (3, 0, 2), (5, 4, 3))

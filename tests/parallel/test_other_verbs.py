@@ -3,10 +3,11 @@
 import time
 
 import pytest
-import sirtaki.torch as hvd
 import torch
 from ranks import ranks
 from references import FLOATS, INTEGERS, check, of_all, reduced, values
+
+import sirtaki.torch as hvd
 
 ALL_DTYPES = (*FLOATS, *INTEGERS, torch.bool)
 

@@ -341,10 +341,13 @@ def _is_expanded(grad: torch.Tensor) -> bool:
 
 
 def _as_sparse(slot: Slot) -> torch.Tensor:
-    grad = slot.parameter.grad
-    if grad is None:
-        return torch.sparse_coo_tensor(size=slot.parameter.shape, dtype=slot.parameter.dtype)._coalesced_(True)
-    return grad.detach() if grad.is_sparse else grad.detach().to_sparse(1)
+    """This rank's rows, none if it has no gradient; rows along the first dimension, as embeddings make them."""
+    parameter, grad = slot.parameter, slot.parameter.grad
+    if grad is not None:
+        return grad.detach() if grad.is_sparse else grad.detach().to_sparse(1)
+    indices = torch.empty((1, 0), dtype=torch.int64, device=parameter.device)
+    values = torch.empty((0, *parameter.shape[1:]), dtype=parameter.dtype, device=parameter.device)
+    return torch.sparse_coo_tensor(indices, values, parameter.shape, is_coalesced=True)
 
 
 def _same(reference: weakref.ref[torch.Tensor] | None, grad: torch.Tensor | None) -> bool:

@@ -58,11 +58,9 @@ def check_tensors(tensors: Any) -> list[torch.Tensor]:
         raise ValueError("a grouped call takes at least one tensor, got an empty list")
     for number, tensor in enumerate(listed):
         check_tensor(tensor, f"tensors[{number}]")
-    devices = {tensor.device.type for tensor in listed}
-    if len(devices) > 1:
-        raise SirtakiInternalError(
-            f"the tensors of a grouped call must be on one kind of device, got {sorted(devices)}"
-        )
+    if len({device_number(tensor) == HOST for tensor in listed}) > 1:
+        devices = sorted({str(tensor.device) for tensor in listed})
+        raise SirtakiInternalError(f"the tensors of a grouped call must be on one kind of device, got {devices}")
     return listed
 
 
