@@ -146,3 +146,15 @@ def test_what_changes_its_argument(rank_count):
         unchanged = own.tolist() == [float(hvd.rank())] * 4
         in_place = name.endswith("_") and (hvd.rank() == 0 or name != "broadcast_")
         assert unchanged != in_place, name
+
+
+@ranks(2, 3)
+def test_rows_that_change_on_some_ranks_only(rank_count):
+    """What the others have cached must not decide for the rank whose shape is new."""
+    for repetition in range(2):
+        for changed in range(rank_count):
+            for rows in (0, 4, 0, 0, 5, 5):
+                own = torch.full((rows if hvd.rank() == changed else repetition, 1), float(hvd.rank()))
+                result = hvd.allgather(own, name="changing rows")
+                assert result.shape == (rows + repetition * (rank_count - 1), 1), (changed, rows)
+                assert result.sum().item() == rows * changed + repetition * (sum(range(rank_count)) - changed)
