@@ -1,30 +1,25 @@
 #include "plane/mpi.h"
 
-#include <array>
 #include <limits>
 #include <numeric>
 #include <utility>
 #include <vector>
 
+#include "host_buffer.h"
 #include "kernels.h"
 #include "plane/mpi_allreduce.h"
 #include "plane/mpi_broadcast.h"
-#include "plane/mpi_pieces.h"
 #include "plane/mpi_types.h"
+#include "plane/mpi_window.h"
 
 namespace sirtaki {
 namespace {
 
-using Buffer = std::unique_ptr<std::byte[]>;
-
-// A few pieces under way at once hide the copying of one behind the reduction of the others.
-constexpr std::size_t kWindow = 3;
-
 // Memory that MPI reads and writes while operations are under way.
 struct Memory {
-  Buffer staging;  // kWindow slots, for pieces that are packed
-  Buffer in;
-  Buffer out;
+  HostBuffer staging;  // for MpiWindow
+  HostBuffer in;
+  HostBuffer out;
   MpiLayout send;
   MpiLayout receive;
 };
@@ -36,10 +31,8 @@ std::int64_t sum(const std::vector<std::int64_t>& counts) {
 class MpiPlane final : public DataPlane {
  public:
   explicit MpiPlane(MpiCommunicator communicator)
-      : communicator_(std::move(communicator)),
-        rank_(communicator_.rank()),
-        result_offset_(reduces_in_place(communicator_) ? 0 : kPieceBytes) {
-    memory_.staging = std::make_unique_for_overwrite<std::byte[]>(kWindow * (kPieceBytes + result_offset_));
+      : communicator_(std::move(communicator)), rank_(communicator_.rank()) {
+    memory_.staging = HostBuffer(kStagingBytes);
   }
 
   ~MpiPlane() override {
@@ -59,25 +52,14 @@ class MpiPlane final : public DataPlane {
  private:
   class Operation;
 
-  // Open MPI falls back to a tree, which moves whole tensors over and over, when many ranks reduce in place.
-  static bool reduces_in_place(const MpiCommunicator& communicator) {
-    return communicator.mpi().abi() != "openmpi" || communicator.size() < 4;
-  }
-
-  Slot slot(std::size_t number) {
-    std::byte* in = memory_.staging.get() + number % kWindow * (kPieceBytes + result_offset_);
-    return {in, in + result_offset_};
-  }
-
   template <typename Pieces>
   Task run(Pieces pieces);
   PendingPtr completion(MpiRequest request);
 
   MpiCommunicator communicator_;
   int rank_;
-  std::size_t result_offset_;  // from where a slot's piece is packed to where its result comes
   Memory memory_;
-  int in_flight_ = 0;  // operations that have been started and not been seen to complete
+  int in_flight_ = 0;  // pieces and operations that have been started and not been seen to complete
 };
 
 class MpiPlane::Operation final : public Pending {
@@ -115,28 +97,10 @@ bool MpiPlane::supports(const PlaneQuery& query) const {
   }
 }
 
-// Keeps a window of pieces under way. They are started and finished in one order, which is the same on all ranks.
 template <typename Pieces>
 Task MpiPlane::run(Pieces pieces) {
-  std::array<Piece, kWindow> window;
-  std::array<MpiRequest, kWindow> requests{};
-  std::size_t started = 0;
-  std::size_t finished = 0;
-  bool more = true;
-  while (more || finished < started) {
-    if (more && started - finished < kWindow) {
-      Piece& piece = window[started % kWindow];
-      more = pieces.next(piece);
-      if (!more) continue;
-      requests[started % kWindow] = pieces.start(piece, slot(started));
-      ++in_flight_;
-      ++started;
-    } else {
-      co_await completion(requests[finished % kWindow]);
-      pieces.finish(window[finished % kWindow], slot(finished));
-      ++finished;
-    }
-  }
+  co_await PendingPtr(
+      std::make_unique<MpiWindow<Pieces>>(communicator_.mpi(), std::move(pieces), memory_.staging.data(), in_flight_));
 }
 
 Task MpiPlane::allreduce(Reduction reduction, std::span<const Segment> segments) {
@@ -167,13 +131,13 @@ Task MpiPlane::reducescatter(Reduction reduction, const Spread& spread) {
   const void* in = spread.in;
   void* out = spread.out;
   if (cast || reduction.prescale != 1.0 || in == out) {
-    memory_.in = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(total) * size_of(wire));
-    convert(wire, memory_.in.get(), reduction.dtype, spread.in, total, reduction.prescale);
-    in = memory_.in.get();
+    memory_.in = HostBuffer(static_cast<std::size_t>(total) * size_of(wire));
+    convert(wire, memory_.in.data(), reduction.dtype, spread.in, total, reduction.prescale);
+    in = memory_.in.data();
   }
   if (cast) {
-    memory_.out = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(mine) * size_of(wire));
-    out = memory_.out.get();
+    memory_.out = HostBuffer(static_cast<std::size_t>(mine) * size_of(wire));
+    out = memory_.out.data();
   }
   memory_.receive = MpiLayout(spread.counts, 1);
   const MpiRequest request = communicator_.mpi().ireduce_scatter(in, out, memory_.receive.counts.data(), mpi_type(wire),
@@ -181,8 +145,8 @@ Task MpiPlane::reducescatter(Reduction reduction, const Spread& spread) {
   ++in_flight_;
   co_await completion(request);
   if (cast || reduction.postscale != 1.0) convert(reduction.dtype, spread.out, wire, out, mine, reduction.postscale);
-  memory_.in.reset();
-  memory_.out.reset();
+  memory_.in = {};
+  memory_.out = {};
 }
 
 Task MpiPlane::alltoall(std::size_t element_size, const Exchange& exchange) {

@@ -1,35 +1,51 @@
 // Allreduce over MPI, piece by piece.
 #pragma once
 
+#include <span>
+
 #include "plane/data_plane.h"
+#include "plane/mpi_exchange.h"
 #include "plane/mpi_pieces.h"
+#include "plane/mpi_window.h"
 #include "transport/mpi_communicator.h"
 
 namespace sirtaki {
 
-// Starts and finishes the pieces of one batch. Casts and scales in the pass that packs or unpacks.
+// The pieces of one batch, for MpiWindow. Casts and scales in the pass that packs or unpacks.
 class MpiAllreducePieces {
  public:
   MpiAllreducePieces(const MpiCommunicator& communicator, const Reduction& reduction,
                      std::span<const Segment> segments);
 
   bool next(Piece& piece) { return walk_.next(piece); }
-  // In place if the slot's two sides are one, else not, on all ranks alike.
-  MpiRequest start(const Piece& piece, Slot slot) const;
-  void finish(const Piece& piece, Slot slot) const;
+  void start(const Piece& piece, Slot slot, MpiRequests& requests) const;
+  bool resume(const Piece& piece, Slot slot, int stage, MpiRequests& requests) const;
 
  private:
-  const std::byte* prepare(const std::byte* in, std::byte* copy, const std::byte* out, std::int64_t count) const;
-  void pack(const Piece& piece, std::byte* slot) const;
-  void unpack(const Piece& piece, const std::byte* slot) const;
+  // MPI's own allreduce in place or from one buffer to another, or our exchange. All ranks choose alike.
+  enum class Way { kInPlace, kApart, kExchange };
+  // Where the elements to reduce are, and where the results come.
+  struct Place {
+    const std::byte* in;
+    std::byte* out;
+  };
+
+  Way way(const Piece& piece) const;
+  Place place(const Piece& piece, Slot slot) const;
+  ExchangedPiece exchanged(const Piece& piece, Slot slot) const;
+  void prepare(const Piece& piece, Slot slot) const;
+  void finish(const Piece& piece, Slot slot) const;
 
   const MpiCommunicator& communicator_;
   Reduction reduction_;
   DType wire_;
   MpiType type_;
   MpiOp op_;
-  std::size_t size_;       // of an element
-  std::size_t wire_size_;  // of an element on its way
+  std::size_t item_;       // bytes of an element
+  std::size_t wire_item_;  // and on its way
+  int size_;
+  Way own_way_;  // of MPI's two
+  MpiExchange exchange_;
   std::span<const Segment> segments_;
   PieceWalk walk_;
 };

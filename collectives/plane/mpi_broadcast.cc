@@ -21,27 +21,29 @@ MpiBroadcastPieces::MpiBroadcastPieces(const MpiCommunicator& communicator, int 
       segments_(segments),
       walk_(segments, limits(element_size)) {}
 
-MpiRequest MpiBroadcastPieces::start(const Piece& piece, Slot slot) const {
+void MpiBroadcastPieces::start(const Piece& piece, Slot slot, MpiRequests& requests) const {
   if (piece.packed && is_root_) {
     walk_.for_each_part(piece,
                         [&](const Segment& from, std::int64_t offset, std::int64_t count, std::int64_t position) {
-                          std::memcpy(at(slot.in, position, size_), at(from.in, offset, size_), bytes(count));
+                          std::memcpy(at(slot.first, position, size_), at(from.in, offset, size_), bytes(count));
                         });
   }
   const auto count = static_cast<int>(bytes(piece.count));
-  return communicator_.mpi().ibcast(buffer(piece, slot), count, MpiType::kUint8, root_, communicator_.comm());
+  requests.push_back(
+      communicator_.mpi().ibcast(buffer(piece, slot), count, MpiType::kUint8, root_, communicator_.comm()));
 }
 
-void MpiBroadcastPieces::finish(const Piece& piece, Slot slot) const {
-  if (!piece.packed || is_root_) return;
+bool MpiBroadcastPieces::resume(const Piece& piece, Slot slot, int, MpiRequests&) const {
+  if (!piece.packed || is_root_) return false;
   walk_.for_each_part(piece, [&](const Segment& to, std::int64_t offset, std::int64_t count, std::int64_t position) {
-    std::memcpy(at(to.out, offset, size_), at(slot.in, position, size_), bytes(count));
+    std::memcpy(at(to.out, offset, size_), at(slot.first, position, size_), bytes(count));
   });
+  return false;
 }
 
 // MPI has one argument for both sides; the root's memory is only read.
 void* MpiBroadcastPieces::buffer(const Piece& piece, Slot slot) const {
-  if (piece.packed) return slot.in;
+  if (piece.packed) return slot.first;
   const Segment& segment = segments_[piece.segment];
   return at(is_root_ ? const_cast<void*>(segment.in) : segment.out, piece.offset, size_);
 }

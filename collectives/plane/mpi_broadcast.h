@@ -1,21 +1,24 @@
 // Broadcast over MPI, piece by piece.
 #pragma once
 
+#include <span>
+
 #include "plane/data_plane.h"
 #include "plane/mpi_pieces.h"
+#include "plane/mpi_window.h"
 #include "transport/mpi_communicator.h"
 
 namespace sirtaki {
 
-// Starts and finishes the pieces of one batch.
+// The pieces of one batch, for MpiWindow.
 class MpiBroadcastPieces {
  public:
   MpiBroadcastPieces(const MpiCommunicator& communicator, int root, std::size_t element_size,
                      std::span<const Segment> segments);
 
   bool next(Piece& piece) { return walk_.next(piece); }
-  MpiRequest start(const Piece& piece, Slot slot) const;
-  void finish(const Piece& piece, Slot slot) const;
+  void start(const Piece& piece, Slot slot, MpiRequests& requests) const;
+  bool resume(const Piece& piece, Slot slot, int stage, MpiRequests& requests) const;
 
  private:
   void* buffer(const Piece& piece, Slot slot) const;

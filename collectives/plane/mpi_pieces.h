@@ -20,30 +20,12 @@ struct Piece {
   std::int64_t count = 0;
 };
 
-// Pieces that fit a core's cache reduce twice as fast as a large tensor in one call. Packing pays for small segments
-// only.
-inline constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
-inline constexpr std::size_t kDirectBytes = std::size_t{128} << 10;
 inline constexpr std::int64_t kPackAll = std::numeric_limits<std::int64_t>::max();
 
 struct PieceLimits {
   std::int64_t piece = 0;   // elements that one piece may have
   std::int64_t direct = 0;  // elements from which a segment is not packed; one that is alone never is, unless kPackAll
 };
-
-// Where a packed piece is gathered, and where its result comes.
-struct Slot {
-  std::byte* in;
-  std::byte* out;
-};
-
-inline std::byte* at(void* base, std::int64_t index, std::size_t size) {
-  return static_cast<std::byte*>(base) + static_cast<std::size_t>(index) * size;
-}
-
-inline const std::byte* at(const void* base, std::int64_t index, std::size_t size) {
-  return static_cast<const std::byte*>(base) + static_cast<std::size_t>(index) * size;
-}
 
 // Goes through a batch once, first through what is packed. The pieces depend on counts and limits alone, so that all
 // ranks get the same ones.
@@ -68,7 +50,7 @@ class PieceWalk {
   }
 
  private:
-  bool packs(std::size_t index) const { return segments_[index].count < limits_.direct; }
+  bool packs(std::size_t index) const { return segments_[index].count > 0 && segments_[index].count < limits_.direct; }
   bool next_packed(Piece& piece);
   bool next_direct(Piece& piece);
 
