@@ -39,7 +39,7 @@ def start(comm: MPI.Comm) -> dict[str, str]:
     dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
     return {
         "Ranks": f"{comm.size} on {len(set(hosts))} host(s), {torch.get_num_threads()} thread(s) each",
-        "MPI": MPI.Get_library_version().splitlines()[0].strip("\0 "),
+        "MPI": " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split()),
         "Versions": f"sirtaki {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
     }
 

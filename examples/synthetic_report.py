@@ -16,7 +16,8 @@ def communication() -> dict[str, str]:
     from sirtaki.native import core
 
     info = core.mpi_info(mpi_library.candidates())
-    return {"transport": "MPI", "data_plane": "MPI", **info, "version": info["version"].strip("\0 \n").splitlines()[0]}
+    version = " ".join(info["version"].strip("\0 \n").splitlines()[0].split())
+    return {"transport": "MPI", "data_plane": "MPI", **info, "version": version}
 
 
 def mean_and_confidence(values: list[float]) -> dict[str, float]:
