@@ -9,7 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,5 +122,6 @@ def running(tmp_path: Path, *arguments: str, mpi: str = "", **extra: str) -> Ite
         yield job
     finally:
         for pid in job.processes():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         process.communicate(timeout=SECONDS)

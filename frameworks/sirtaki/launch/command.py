@@ -16,7 +16,6 @@ from sirtaki import mpi_library
 from sirtaki.launch import front, hosts, options, spec, threads
 from sirtaki.launch.job import Job, Limits
 from sirtaki.launch.screen import Screen
-from sirtaki.version import __version__
 
 _SOCKET_PATH_LIMIT = 100  # bytes; the kernel allows 107
 _PROGRAM = "start_worker.py"
@@ -26,6 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code; exits with code 2 itself when the command line is wrong."""
     chosen = options.parse(sys.argv[1:] if argv is None else argv)
     if chosen.version:
+        from sirtaki.version import __version__
+
         print(__version__)
         return 0
     if chosen.check_build:
