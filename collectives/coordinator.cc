@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <set>
 
 #include "planner.h"
 
@@ -138,17 +139,16 @@ Verdict Coordinator::decide(bool planes_busy, std::int64_t fusion_threshold) {
 Item Coordinator::make_item(Ready& ready, Verdict& verdict) {
   Item item;
   item.sequence = ready.sequence;
-  Slot common = kNoSlot;
-  bool same = true;
+  std::set<Slot> voted;
   for (std::size_t rank = 0; rank < size(); ++rank) {
     if (ready.entry.requests[rank] == nullptr) continue;
     ++item.contributors;
-    if (common == kNoSlot) common = ready.entry.slots[rank];
-    same = same && ready.entry.slots[rank] == common;
+    voted.insert(ready.entry.slots[rank]);
   }
-  if (same && common != kNoSlot && slots_.is_live(common)) {
-    slots_.touch(common);
-    item.slot = common;
+  // What is remembered holds only if every rank asked for it by the same slot.
+  if (voted.size() == 1 && slots_.is_live(*voted.begin())) {
+    item.slot = *voted.begin();
+    slots_.touch(item.slot);
     return item;
   }
   const Verb verb = ready.agreement.request.verb;

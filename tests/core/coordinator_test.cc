@@ -194,6 +194,26 @@ void allgather_collects_rows() {
   check(verdict.batches[0][0].agreement->sizes == std::vector<std::int64_t>{2, 3}, "rows by rank");
 }
 
+// Whichever rank it is that asks for other rows than before, what was remembered no longer holds.
+void rows_may_change_on_one_rank() {
+  for (const int changing : {0, 1}) {
+    Fixture f(2);
+    for (const int more : {0, 0, 5}) {
+      for (const int rank : {0, 1}) {
+        Request request = allreduce("g", {2 + (rank == changing ? more : 0)});
+        request.verb = Verb::kAllgather;
+        f.submit(rank, request);
+      }
+      const Verdict verdict = f.decide();
+      if (more == 0) continue;
+      const std::vector<std::int64_t> expected =
+          changing == 0 ? std::vector<std::int64_t>{7, 2} : std::vector<std::int64_t>{2, 7};
+      check(verdict.batches[0][0].agreement.has_value(), "agreed afresh");
+      check(verdict.batches[0][0].agreement->sizes == expected, "the new rows");
+    }
+  }
+}
+
 void work_is_held_back_while_planes_are_busy() {
   Fixture f(2);
   for (int rank : {0, 1}) f.submit(rank, allreduce("a"));
@@ -393,6 +413,7 @@ int main() {
   every_kind_of_mismatch_is_a_table();
   two_gpus_of_different_number_are_no_mismatch();
   allgather_collects_rows();
+  rows_may_change_on_one_rank();
   work_is_held_back_while_planes_are_busy();
   joined_ranks_count_as_present();
   leaving_early_is_an_error_for_those_who_wait();
