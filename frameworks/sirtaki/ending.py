@@ -10,14 +10,17 @@ import contextlib
 import os
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from types import TracebackType
 
+from sirtaki.exceptions import SirtakiInternalError
 from sirtaki.native import core
 
 _FAILED = 1
 _INTERRUPTED = 130
+_GRACE = 1.0  # seconds in which the other ranks can report the same failure before the job is aborted
 
 
 class _Ending:
@@ -28,6 +31,7 @@ class _Ending:
         self._process = os.getpid()  # a forked child inherits the handlers but not the job
         self._exit_code = 0
         self._cause = ""
+        self._is_shared = False
         self._chained = sys.excepthook
         self._seen_before = getattr(sys, "last_value", None)
         sys.excepthook = self._uncaught
@@ -43,6 +47,7 @@ class _Ending:
 
     def _note(self, error: BaseException) -> None:
         self._exit_code = _INTERRUPTED if isinstance(error, KeyboardInterrupt) else _FAILED
+        self._is_shared = isinstance(error, SirtakiInternalError)  # then every rank has it, and all end by themselves
         self._cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
     def _at_exit(self) -> None:
@@ -54,6 +59,8 @@ class _Ending:
             core.finalize()
             return
         _stop_children()
+        if self._is_shared:
+            time.sleep(_GRACE)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()

@@ -85,6 +85,7 @@ def _note(entry: dict[str, str]) -> None:
 
 
 _last_rank = -1
+_began = 0.0
 
 
 @pytest.hookimpl(wrapper=True)
@@ -92,8 +93,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     if _IN_WORKER:
         import sirtaki.torch as hvd
 
-        global _last_rank
-        _last_rank = hvd.rank()
+        global _last_rank, _began
+        _last_rank, _began = hvd.rank(), time.monotonic()
         _note({"test": item.nodeid, "begins": "1"})
         faulthandler.dump_traceback_later(_STACKS_AFTER)
     return (yield)
@@ -108,4 +109,4 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         os._exit(1)
     if report.when == "teardown":
         faulthandler.cancel_dump_traceback_later()
-        _note({"test": report.nodeid, "failure": ""})
+        _note({"test": report.nodeid, "failure": "", "seconds": f"{time.monotonic() - _began:.1f}"})

@@ -35,6 +35,10 @@ _UNKNOWN, _DENSE, _SPARSE = range(3)  # what kind of gradient a parameter has; e
 _OPEN, _SENT, _REDUCED, _FILLED = range(4)  # a unit within one step; _FILLED: reduced without a gradient of this rank
 
 
+# Which reducer has a parameter's hook, by the parameter's id; a reducer keeps its parameters alive until it closes.
+_owners: dict[int, weakref.ref[GradientReducer]] = {}
+
+
 class Slot:
     """One parameter."""
 
@@ -84,7 +88,7 @@ class GradientReducer:
         self._op, self._prescale, self._postscale = options.reduction()
         self._units: list[Unit] = []
         self._slots: dict[int, Slot] = {}
-        self._hooks: list[Any] = []
+        self._hooks: dict[int, Any] = {}
         self._frozen: list[tuple[torch.Tensor, str]] = []
         self._tasks: set[int] = set()  # backward calls under way, by autograd's number
         self._site = ""
@@ -109,10 +113,26 @@ class GradientReducer:
         self._frozen = [entry for entry in self._frozen if not entry[0].requires_grad]
         slots = [Slot(parameter, name) for parameter, name in awake]
         for slot in slots:
-            self._slots[id(slot.parameter)] = slot
-            hook = partial(self._on_gradient, slot)
-            self._hooks.append(slot.parameter.register_post_accumulate_grad_hook(hook))
+            self._own(slot)
         self._units += self._units_of(slots)
+
+    def _own(self, slot: Slot) -> None:
+        """Takes the parameter over from an earlier optimizer, which finds its gradient reduced from now on."""
+        key = id(slot.parameter)
+        earlier = _owners.get(key)
+        owner = earlier() if earlier is not None else None
+        if owner is not None:
+            owner._release(key)
+        _owners[key] = weakref.ref(self)
+        self._slots[key] = slot
+        hook = partial(self._on_gradient, slot)
+        self._hooks[key] = slot.parameter.register_post_accumulate_grad_hook(hook)
+
+    def _release(self, key: int) -> None:
+        self._hooks.pop(key).remove()
+        slot = self._slots.pop(key)
+        slot.unit.slots = [other for other in slot.unit.slots if other is not slot]
+        self._units = [unit for unit in self._units if unit.slots]
 
     def _units_of(self, slots: list[Slot]) -> list[Unit]:
         by_parameter = {id(slot.parameter): slot for slot in slots}
@@ -128,8 +148,9 @@ class GradientReducer:
 
     def close(self) -> None:
         """Removes the hooks."""
-        for hook in self._hooks:
+        for key, hook in self._hooks.items():
             hook.remove()
+            _owners.pop(key, None)
         self._hooks.clear()
 
     def set_passes(self, passes: int) -> None:
@@ -347,7 +368,7 @@ def _as_sparse(slot: Slot) -> torch.Tensor:
         return grad.detach() if grad.is_sparse else grad.detach().to_sparse(1)
     indices = torch.empty((1, 0), dtype=torch.int64, device=parameter.device)
     values = torch.empty((0, *parameter.shape[1:]), dtype=parameter.dtype, device=parameter.device)
-    return torch.sparse_coo_tensor(indices, values, parameter.shape, is_coalesced=True)
+    return torch.sparse_coo_tensor(indices, values, parameter.shape, is_coalesced=True, check_invariants=False)
 
 
 def _same(reference: weakref.ref[torch.Tensor] | None, grad: torch.Tensor | None) -> bool:

@@ -105,4 +105,4 @@ class SparseReduction:
             return _summed(self._gathered, second, self._local.shape, _divisor(self._op, self._process_set))
         rows = torch.unique(self._gathered, dim=0)
         values = second[tuple(rows.t())]
-        return torch.sparse_coo_tensor(rows.t(), values, self._local.shape, is_coalesced=True)
+        return torch.sparse_coo_tensor(rows.t(), values, self._local.shape, is_coalesced=True, check_invariants=False)

@@ -1,0 +1,191 @@
+"""Programs that go wrong on some rank end as a whole, soon, with a code other than 0 and the cause in words."""
+
+import json
+import sys
+import time
+
+import jobs
+import pytest
+
+QUICK = {"SIRTAKI_STALL_CHECK_TIME_SECONDS": "1", "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS": "4"}
+START = "import os, sys, time, torch, sirtaki.torch as hvd\nhvd.init()\nrank = hvd.rank()\n"
+
+
+def run(count, body, limit=60, **extra):
+    return jobs.run_script(count, START + body, limit, extra)
+
+
+def test_stray_rank():
+    """C11: from step 10 on, rank 1 reduces something else."""
+    body = """
+for step in range(20):
+    hvd.allreduce(torch.ones(2), name="b" if rank == 1 and step >= 10 else "a")
+"""
+    ended = run(3, body, **QUICK)
+    assert ended.code not in (0, None), ended.output
+    for rank, name in enumerate("aba"):
+        line = f"rank {rank} "
+        assert any(line in text and f"allreduce.{name}" in text for text in ended.output.splitlines()), ended.output
+    assert "program.py:6" in ended.output
+    for rank in range(3):
+        assert f"[rank {rank}] " in ended.output
+
+
+def test_a_rank_that_never_comes():
+    """C16: a warning, then an end, with the Python stack of the rank that is missing."""
+    body = """
+def busy():
+    time.sleep(100)
+if rank == 1:
+    busy()
+hvd.allreduce(torch.ones(2), name="lonely")
+"""
+    begin = time.monotonic()
+    ended = run(2, body, **QUICK)
+    assert ended.code not in (0, None), ended.output
+    assert time.monotonic() - begin < 45
+    assert "has waited" in ended.output and "lonely" in ended.output
+    assert "in busy" in ended.output, ended.output
+
+
+def test_a_late_rank_is_no_fault():
+    """C17: a warning that names who is late, one line when it goes on, code 0."""
+    body = """
+hvd.allreduce(torch.ones(2), name="first")
+if rank == 0:
+    time.sleep(3.5)
+assert hvd.allreduce(torch.ones(2), op=hvd.Sum, name="second").tolist() == [2, 2]
+"""
+    ended = run(2, body, SIRTAKI_STALL_CHECK_TIME_SECONDS="1", SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS="40")
+    assert ended.code == 0, ended.output
+    late = [line for line in ended.output.splitlines() if "has waited" in line]
+    assert 1 <= len(late) <= 4 and all("rank 0" in line for line in late), ended.output
+    assert len([line for line in ended.output.splitlines() if "goes on" in line]) == 1, ended.output
+
+
+def test_stall_check_can_be_turned_off():
+    body = """
+if rank == 0:
+    time.sleep(2.5)
+hvd.allreduce(torch.ones(2))
+"""
+    ended = run(2, body, **QUICK, SIRTAKI_STALL_CHECK_DISABLE="1")
+    assert ended.code == 0 and "waited" not in ended.output, ended.output
+
+
+@pytest.mark.parametrize("where", ("before its first collective", "after some"))
+def test_an_exception_on_one_rank(where):
+    """C23: by plain mpiexec; the traceback with the rank in front, all ranks end, code not 0."""
+    body = "if rank == 2:\n    raise ValueError('boom')\n"
+    if where == "after some":
+        body = "for _ in range(3): hvd.allreduce(torch.ones(2))\n" + body
+    body += "while True: hvd.allreduce(torch.ones(2))\n"
+    begin = time.monotonic()
+    ended = run(3, body)
+    assert ended.code not in (0, None), ended.output
+    assert time.monotonic() - begin < 40
+    assert any(line.startswith("[rank 2] ValueError: boom") for line in ended.output.splitlines()), ended.output
+    assert any(line.startswith("[rank 2]   File") and "program.py" in line for line in ended.output.splitlines())
+
+
+def test_the_programs_own_hooks_are_called():
+    body = """
+import atexit
+def before(kind, error, trace):
+    print("own hook", error, flush=True)
+hvd.shutdown()
+sys.excepthook = before
+hvd.init()
+raise RuntimeError("late")
+"""
+    ended = jobs.run_script(1, START.replace("hvd.init()\n", "").replace("rank = hvd.rank()\n", "") + body)
+    assert ended.code == 1, ended.output
+    assert "own hook late" in ended.output and "[rank 0] RuntimeError: late" in ended.output
+    replaced = run(
+        2, "if rank == 0:\n    sys.excepthook = lambda *a: print('mine')\n    raise KeyError(1)\nhvd.barrier()"
+    )
+    assert replaced.code not in (0, None) and "mine" in replaced.output, replaced.output
+
+
+def test_interrupt():
+    ended = run(2, "if rank == 1:\n    raise KeyboardInterrupt\nhvd.barrier()\n")
+    assert ended.code not in (0, None), ended.output
+    assert "[rank 1] KeyboardInterrupt" in ended.output
+
+
+def test_leaving_early():
+    """C58: rank 1 ends well while rank 0 waits."""
+    ended = run(2, "if rank == 1:\n    sys.exit(0)\nhvd.allreduce(torch.ones(2), name='x')\n")
+    assert ended.code not in (0, None), ended.output
+    assert "rank 1 left early" in ended.output, ended.output
+
+
+@pytest.mark.parametrize("death", ("os._exit(3)", "os.kill(os.getpid(), 9)"))
+def test_a_rank_dies(death):
+    body = f"""
+hvd.allreduce(torch.ones(2))
+if rank == 0:
+    {death}
+end = time.time() + 60
+while time.time() < end:
+    pass
+"""
+    begin = time.monotonic()
+    ended = run(2, body)
+    assert ended.code not in (0, None), ended.output
+    assert time.monotonic() - begin < 40
+
+
+def test_only_one_of_several_announced():
+    """C8: the launcher's variables announce two processes, but this MPI sees one."""
+    source = "import sirtaki.torch as hvd\nhvd.init()\nprint('trained alone')\n"
+    import subprocess
+
+    environment = jobs.environment({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"})
+    ended = subprocess.run(
+        [sys.executable, "-c", source], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode != 0 and "trained alone" not in ended.stdout
+    assert "OMPI_COMM_WORLD_SIZE=2" in ended.stderr and "only this one" in ended.stderr, ended.stderr
+    assert ".so" in ended.stderr
+
+
+def test_ranks_with_other_settings_are_refused():
+    body = """
+import os
+os.environ["SIRTAKI_DYNAMIC_PROCESS_SETS"] = os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK"))
+import sirtaki.torch as hvd
+hvd.init()
+"""
+    ended = jobs.run_script(2, body)
+    assert ended.code not in (0, None), ended.output
+    assert "dynamic process sets on" in ended.output and "dynamic process sets off" in ended.output, ended.output
+
+
+def test_cost_of_being_there():
+    """C66: the affinity mask stays, and nothing runs while nothing is asked for."""
+    body = """
+import json, psutil
+mask = sorted(os.sched_getaffinity(0))
+hvd.allreduce(torch.ones(10))
+me = psutil.Process()
+time.sleep(0.5)
+before = me.cpu_times()
+wakeups = hvd_core.statistics()["idle_wakeups"]
+time.sleep(3)
+after = me.cpu_times()
+used = after.user + after.system - before.user - before.system
+print(json.dumps({"rank": rank, "used": used / 3, "same": mask == hvd_mask_before}), flush=True)
+hvd.barrier()
+"""
+    source = (
+        "import os\nhvd_mask_before = sorted(os.sched_getaffinity(0))\n"
+        "from sirtaki.native import core as hvd_core\n" + START + body
+    )
+    ended = jobs.run_script(2, source)
+    assert ended.code == 0, ended.output
+    reports = [json.loads(line) for line in ended.output.splitlines() if line.startswith("{")]
+    assert len(reports) == 2
+    for report in reports:
+        assert report["same"]
+        assert report["used"] < 0.01, report
