@@ -59,7 +59,7 @@ def absent_parts() -> dict[str, str]:
     from sirtaki import mpi_library
 
     try:
-        core.mpi_info([str(path) for path in mpi_library.candidates()])
-    except (core.InternalError, OSError, ImportError) as error:
+        core.mpi_info(mpi_library.candidates())
+    except (core.InternalError, ValueError) as error:
         return {"MPI": str(error)}
     return {}

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from sirtaki import ending, launchers, naming, process_sets, stacks
+from sirtaki import ending, launchers, mpi_library, naming, process_sets, stacks
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, bind_existing, bind_global, register_at_init, unbind_all
 from sirtaki.version import __version__
@@ -50,7 +50,9 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 
 def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
     global _dynamic
-    core.init(_mpi_libraries(), handle, ranks, _identity(dynamic))
+    libraries = _mpi_libraries()
+    core.init(libraries, handle, ranks, _identity(dynamic))
+    mpi_library.share_with_mpi4py(core.mpi_info(libraries)["path"])
     _dynamic = dynamic
     naming.reset()
     bind_global()
@@ -59,9 +61,7 @@ def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
 
 
 def _mpi_libraries() -> list[str]:
-    from sirtaki import mpi_library
-
-    return [str(path) for path in mpi_library.candidates()]
+    return mpi_library.candidates()
 
 
 def _identity(dynamic: bool) -> str:

@@ -156,7 +156,10 @@ def test_clipping_with_synchronize(rank_count):
         clip(model, optimizer)
         with optimizer.skip_synchronize():
             optimizer.step()
-    clip_serial = lambda model, optimizer: torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
+    def clip_serial(model, optimizer):
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
     check_equal(model, serial(3, before_step=clip_serial))
     optimizer.zero_grad()
     x, y = part_of(3)
@@ -201,7 +204,9 @@ class TwoBranches(torch.nn.Module):
 def test_unused_parameters(rank_count, groups):
     """C43: A on rank 0 only, B on rank 1 only, freezing half way; weight decay and momentum make None differ from 0."""
     x = torch.randn(2, 6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
-    make = lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, weight_decay=0.1)
+
+    def make(parameters):
+        return torch.optim.SGD(parameters, 0.1, momentum=0.9, weight_decay=0.1)
 
     def freeze(model, step):
         model.common.weight.requires_grad_(step < 3)

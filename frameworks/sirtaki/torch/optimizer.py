@@ -210,7 +210,7 @@ def _averaged(loss: Any, name: str, process_set: ProcessSet) -> Any:
     return loss
 
 
-def DistributedOptimizer(
+def DistributedOptimizer(  # noqa: N802  Horovod's name
     optimizer: torch.optim.Optimizer,
     named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
     compression: type[Compressor] = Compression.none,
