@@ -14,6 +14,7 @@ import statistics
 import time
 from pathlib import Path
 
+import byte_sizes
 import collective_ways as ways
 import torch
 from mpi4py import MPI
@@ -22,19 +23,9 @@ DEFAULT_SIZES = tuple(4**power for power in range(3, 14))  # 64 B to 64 MiB
 COMM = MPI.COMM_WORLD
 
 
-def size_in_bytes(text: str) -> int:
-    """ "64", "1KiB" or "16M" to a number of bytes, which must be whole float32 numbers."""
-    letters = text.lower().removesuffix("ib").removesuffix("b")
-    shift = {"k": 10, "m": 20, "g": 30}.get(letters[-1:], 0)
-    size = int(letters[:-1] if shift else letters) << shift
-    if size < 4 or size % 4:
-        raise argparse.ArgumentTypeError(f"must be a positive multiple of 4 bytes, got {text}")
-    return size
-
-
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--sizes", type=size_in_bytes, nargs="*", default=DEFAULT_SIZES, help="e.g. 64 1KiB 16MiB")
+    parser.add_argument("--sizes", type=byte_sizes.parse, nargs="*", default=DEFAULT_SIZES, help="e.g. 64 1KiB 16MiB")
     parser.add_argument("--rounds", type=int, default=100, help="rounds of a size up to 64 KiB; fewer above")
     parser.add_argument("--no-gradients", action="store_true", help="leave out the 161 gradients of ResNet-50")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
@@ -88,13 +79,6 @@ def measure_gradients(rounds: int) -> dict[str, float]:
     return take_turns(runs, buffers, rounds_for(4 * flat, rounds))
 
 
-def human(nbytes: int) -> str:
-    for shift, unit in ((20, "MiB"), (10, "KiB")):
-        if nbytes >> shift:
-            return f"{nbytes / (1 << shift):g} {unit}"
-    return f"{nbytes} B"
-
-
 def print_sizes(table: dict[int, dict[str, float]]) -> None:
     titles = ("", "MPI", "gloo", "Sirtaki", "Sirtaki-MPI", "Sirtaki/MPI", "gloo/Sirtaki")
     print("\nSynchronous allreduce, microseconds")
@@ -102,7 +86,7 @@ def print_sizes(table: dict[int, dict[str, float]]) -> None:
     for nbytes, row in table.items():
         mpi, gloo, ours = (row[way] * 1e6 for way in ("mpi", "gloo", "sirtaki"))
         times = "".join(f"{value:13.1f}" for value in (mpi, gloo, ours, ours - mpi))
-        print(f"{human(nbytes):>13}{times}{ours / mpi:13.2f}{gloo / ours:13.2f}")
+        print(f"{byte_sizes.show(nbytes):>13}{times}{ours / mpi:13.2f}{gloo / ours:13.2f}")
 
 
 def print_gradients(row: dict[str, float]) -> None:
