@@ -32,18 +32,30 @@ class _Ending:
         self._exit_code = 0
         self._cause = ""
         self._is_shared = False
-        self._chained = sys.excepthook
+        self._chained = sys.__excepthook__
+        self._handling = False
         self._seen_before = getattr(sys, "last_value", None)
-        sys.excepthook = self._uncaught
         atexit.register(self._at_exit)
 
+    def take_hook(self) -> None:
+        """Puts our hook before the program's, which is called after it."""
+        if sys.excepthook != self._uncaught:
+            self._chained = sys.excepthook
+            sys.excepthook = self._uncaught
+
     def _uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if os.getpid() == self._process and core.is_initialized():
-            self._note(error)
-            _print_traceback(kind, error, trace)
-            if self._chained is sys.__excepthook__:
-                return
-        self._chained(kind, error, trace)
+        if self._handling:  # the program's hook calls the one that it found, ours
+            return
+        self._handling = True
+        try:
+            if os.getpid() == self._process and core.is_initialized():
+                self._note(error)
+                _print_traceback(kind, error, trace)
+                if self._chained is sys.__excepthook__:
+                    return
+            self._chained(kind, error, trace)
+        finally:
+            self._handling = False
 
     def _note(self, error: BaseException) -> None:
         self._exit_code = _INTERRUPTED if isinstance(error, KeyboardInterrupt) else _FAILED
@@ -100,7 +112,8 @@ _installed: _Ending | None = None
 
 
 def install(shutdown: Callable[[], None]) -> None:
-    """Registers the exit handlers, once a process."""
+    """Registers the exit handlers, once a process, and the hook for uncaught exceptions."""
     global _installed
     if _installed is None:
         _installed = _Ending(shutdown)
+    _installed.take_hook()

@@ -83,7 +83,16 @@ def test_against_finite_differences(rank_count, kind):
     torch.testing.assert_close(leaf.grad, expected, rtol=1e-6, atol=1e-8)
 
 
-COMPILED = [kind for kind in CALLS if "uneven" not in kind]
+COMPILED = (
+    "allreduce average",
+    "allreduce sum",
+    "grouped allreduce sum",
+    "alltoall",
+    "allgather",
+    "broadcast",
+    "reducescatter average",
+    "reducescatter sum",
+)
 
 
 @ranks(2)

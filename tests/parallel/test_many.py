@@ -42,15 +42,15 @@ def test_memory_with_fixed_and_with_new_names(rank_count):
                 hvd.synchronize(handle)
 
     for new in (False, True):
-        run(f"warm.{new}", 200, new)
+        run(f"warm.{new}", 150, new)
         before = resident()
-        run(f"flat.{new}", 400, new)
+        run(f"flat.{new}", 250, new)
         assert resident() - before < 4 << 20, f"new names: {new}"
 
 
 @ranks(2)
 def test_memory_with_an_optimizer_wrapped_anew_each_step(rank_count):
-    model = torch.nn.Sequential(*[torch.nn.Linear(20, 20) for _ in range(10)])
+    model = torch.nn.Sequential(*[torch.nn.Linear(20, 20) for _ in range(6)])
     raw = torch.optim.SGD(model.parameters(), 0.01)
 
     def run(steps, fresh):
@@ -62,9 +62,9 @@ def test_memory_with_an_optimizer_wrapped_anew_each_step(rank_count):
             optimizer.step()
 
     for fresh in (False, True):
-        run(100, fresh)
+        run(60, fresh)
         before = resident()
-        run(300, fresh)
+        run(150, fresh)
         assert resident() - before < 4 << 20
         assert len(next(model.parameters())._post_accumulate_grad_hooks) == (not fresh)
 

@@ -35,7 +35,8 @@ def copy_of_package(folder: Path) -> Path:
 
 def test_import_loads_no_framework():
     source = (
-        "import sys, sirtaki; assert not {'torch', 'tensorflow', 'numpy', 'mpi4py', 'sirtaki._core'} & set(sys.modules);"
+        "import sys, sirtaki\n"
+        "assert not {'torch', 'tensorflow', 'numpy', 'mpi4py', 'sirtaki._core'} & set(sys.modules)\n"
         "assert set(dir(sirtaki)) >= {'init', 'rank', 'missing', '__version__'}; assert not sirtaki.is_initialized();"
         "assert sirtaki.missing() == {}, sirtaki.missing()"
     )
@@ -78,9 +79,10 @@ def test_an_mpi_that_does_not_load(tmp_path):
 
 def test_a_process_alone():
     source = (
-        "import sirtaki; sirtaki.init(); sirtaki.init(); print(sirtaki.rank(), sirtaki.size(), sirtaki.is_homogeneous(),"
-        "sirtaki.mpi_enabled(), sirtaki.gloo_enabled(), sirtaki.nccl_built()); sirtaki.shutdown(); sirtaki.shutdown();"
-        "print(sirtaki.is_initialized())"
+        "import sirtaki; sirtaki.init(); sirtaki.init()\n"
+        "print(sirtaki.rank(), sirtaki.size(), sirtaki.is_homogeneous(), end=' ')\n"
+        "print(sirtaki.mpi_enabled(), sirtaki.gloo_enabled(), sirtaki.nccl_built())\n"
+        "sirtaki.shutdown(); sirtaki.shutdown(); print(sirtaki.is_initialized())"
     )
     ended = run(source)
     assert ended.returncode == 0, ended.stderr
