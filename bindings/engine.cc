@@ -8,6 +8,7 @@
 #include "bindings.h"
 #include "plane/mpi.h"
 #include "plane/point_to_point.h"
+#include "plane/shm.h"
 #include "transport/mpi.h"
 #include "transport/mpi_session.h"
 
@@ -48,8 +49,17 @@ std::shared_ptr<Engine> engine_to_use() {
   return engine;
 }
 
-DataPlanes make_planes(Transport& transport) {
+// Shared memory where all ranks share a host and there is enough of it, then MPI, then what always works.
+DataPlanes make_planes(Transport& transport, bool shared_memory, const std::function<void(const std::string&)>& tell) {
   DataPlanes planes;
+  if (shared_memory && transport.size() > 1) {
+    std::string why;
+    if (auto plane = make_shm_plane(transport, why)) {
+      planes.push_back(std::move(plane));
+    } else if (transport.rank() == 0) {
+      tell("no shared memory, so data goes through MPI: " + why);
+    }
+  }
   planes.push_back(make_mpi_plane(dynamic_cast<const MpiTransport&>(transport)));
   planes.push_back(make_point_to_point_plane(transport));
   return planes;
@@ -72,10 +82,11 @@ void init(const std::vector<std::string>& mpi_libraries, std::uint64_t comm_hand
   EngineOptions options;
   options.settings = Settings::from_environment();
   options.program = program;
-  options.make_planes = make_planes;
   if (process().session == nullptr) process().session = std::make_unique<MpiSession>(load_mpi(mpi_libraries));
   auto transport = std::make_unique<MpiTransport>(base_communicator(*process().session, comm_handle, comm_ranks));
   options.say = [rank = transport->rank()](const std::string& line) { say(rank, line); };
+  options.make_planes = [tell = options.say, allowed = options.settings.shared_memory](
+                            Transport& group, bool one_host) { return make_planes(group, allowed && one_host, tell); };
   process().engine = std::make_shared<Engine>(std::move(options), std::move(transport));
 }
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <set>
 
 #include "handshake.h"
 #include "request_check.h"
@@ -358,7 +359,8 @@ void Engine::make_group(int id, std::vector<int> ranks, std::unique_ptr<Transpor
   if (transport != nullptr) {
     GroupOptions options{id, ranks, {}, options_.settings};
     for (const int r : ranks) options.hosts.push_back(hosts_[static_cast<std::size_t>(r)]);
-    DataPlanes planes = options_.make_planes(*transport);
+    const std::set<std::string> hosts(options.hosts.begin(), options.hosts.end());
+    DataPlanes planes = options_.make_planes(*transport, hosts.size() == 1);
     groups_[id] = std::make_unique<Group>(std::move(options), std::move(transport), std::move(planes),
                                           static_cast<GroupOwner&>(*this), statistics_);
   }

@@ -22,9 +22,9 @@ namespace sirtaki {
 
 struct EngineOptions {
   Settings settings;
-  std::string program;                                // what must be the same on all ranks, for example versions
-  std::function<DataPlanes(Transport&)> make_planes;  // for each group, in order of preference
-  std::function<void(const std::string&)> say;        // one line for people
+  std::string program;  // what must be the same on all ranks, for example versions
+  std::function<DataPlanes(Transport&, bool one_host)> make_planes;  // for each group, in order of preference
+  std::function<void(const std::string&)> say;                       // one line for people
 };
 
 class Engine final : private GroupOwner {

@@ -50,12 +50,21 @@ Settings Settings::from_environment() {
   read("STALL_CHECK_TIME_SECONDS", 1e9, settings.stall_warning_seconds);
   read("STALL_SHUTDOWN_TIME_SECONDS", 1e9, settings.stall_abort_seconds);
   read("START_TIMEOUT", 1e9, settings.start_timeout_seconds);
+  if (const auto variable = look_up("CPU_OPERATIONS")) {
+    if (variable->value != "shm" && variable->value != "mpi") {
+      throw Error(ErrorKind::kInvalidArgument, variable->name + "='" + variable->value + "': expected 'shm' or 'mpi'");
+    }
+    settings.shared_memory = variable->value == "shm";
+  }
   int disabled = 0;
   read("STALL_CHECK_DISABLE", 1, disabled);
   if (disabled != 0) settings.stall_warning_seconds = settings.stall_abort_seconds = 0;
   return settings;
 }
 
-std::string Settings::agreed() const { return "cache_capacity=" + std::to_string(cache_capacity); }
+std::string Settings::agreed() const {
+  return "SIRTAKI_CACHE_CAPACITY=" + std::to_string(cache_capacity) +
+         " SIRTAKI_CPU_OPERATIONS=" + (shared_memory ? "shm" : "mpi");
+}
 
 }  // namespace sirtaki

@@ -20,6 +20,9 @@ struct Settings {
   // SIRTAKI_START_TIMEOUT: seconds in which all ranks must have arrived in init.
   double start_timeout_seconds = 120;
 
+  // SIRTAKI_CPU_OPERATIONS: "shm" lets ranks of one host exchange data through shared memory, "mpi" never does.
+  bool shared_memory = true;
+
   // Throws Error(kInvalidArgument) naming the variable and its value.
   static Settings from_environment();
 

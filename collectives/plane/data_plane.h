@@ -54,6 +54,9 @@ struct PlaneQuery {
   std::int64_t bytes = 0;  // the largest amount that any one rank holds of one tensor
 };
 
+// Is this one of the verbs below?
+inline bool moves_data(Verb verb) { return verb <= Verb::kReducescatter; }
+
 class DataPlane {
  public:
   virtual ~DataPlane() = default;

@@ -5,8 +5,8 @@
 
 #include "plane/data_plane.h"
 #include "plane/mpi_exchange.h"
-#include "plane/mpi_pieces.h"
 #include "plane/mpi_window.h"
+#include "plane/pieces.h"
 #include "transport/mpi_communicator.h"
 
 namespace sirtaki {

@@ -4,8 +4,8 @@
 #include <span>
 
 #include "plane/data_plane.h"
-#include "plane/mpi_pieces.h"
 #include "plane/mpi_window.h"
+#include "plane/pieces.h"
 #include "transport/mpi_communicator.h"
 
 namespace sirtaki {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "plane/mpi_pieces.h"
+#include "plane/pieces.h"
 #include "task.h"
 #include "transport/mpi_library.h"
 

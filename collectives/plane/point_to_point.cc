@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <numeric>
 #include <vector>
 
 #include "host_buffer.h"
 #include "kernels.h"
 #include "plane/adasum.h"
-#include "plane/mpi_pieces.h"
+#include "plane/pieces.h"
 
 namespace sirtaki {
 namespace {
@@ -41,7 +40,9 @@ class PointToPoint final : public DataPlane {
       : transport_(transport), rank_(transport.rank()), size_(transport.size()) {}
 
   std::string_view name() const override { return "point-to-point"; }
-  bool supports(const PlaneQuery& query) const override { return query.device == kHostDevice; }
+  bool supports(const PlaneQuery& query) const override {
+    return query.device == kHostDevice && moves_data(query.verb);
+  }
 
   Task allreduce(Reduction reduction, std::span<const Segment> segments) override {
     return reduction.op == ReduceOp::kAdasum ? reduce_adasum(reduction, segments, next_tag())
@@ -72,8 +73,7 @@ class PointToPoint final : public DataPlane {
     const DType wire = wire_dtype(reduction);
     const auto wire_size = static_cast<std::int64_t>(size_of(wire));
     const auto item_size = static_cast<std::int64_t>(size_of(reduction.dtype));
-    constexpr std::int64_t kAlways = std::numeric_limits<std::int64_t>::max();
-    PieceWalk walk(segments, {.piece = kPieceBytes / wire_size, .direct = kAlways});
+    PieceWalk walk(segments, {.piece = kPieceBytes / wire_size, .direct = kPackAll});
     HostBuffer buffer;
     Piece piece;
     while (walk.next(piece)) {

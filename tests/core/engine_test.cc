@@ -16,7 +16,7 @@ namespace {
 EngineOptions default_options() {
   EngineOptions options;
   options.program = "test";
-  options.make_planes = [](Transport& transport) {
+  options.make_planes = [](Transport& transport, bool) {
     DataPlanes planes;
     planes.push_back(make_point_to_point_plane(transport));
     return planes;

@@ -1,4 +1,4 @@
-#include "plane/mpi_pieces.h"
+#include "plane/pieces.h"
 
 namespace sirtaki {
 namespace {

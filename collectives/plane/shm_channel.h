@@ -1,0 +1,74 @@
+// Slots in shared memory through which the ranks of one host hand each other data, and the counters that say how far
+// everybody is.
+//
+// A collective is a series of turns, numbered for ever and alike on all ranks. In turn t a rank writes into its own
+// slot t % kSlots, says so (written), reads the slots of others, and says that it no longer needs them (done). In some
+// turns every rank also changes a part of everybody's slot between the two and says that (reduced).
+//
+// Why it is safe: a rank writes its slot in turn t only when all ranks are done with turn t - kSlots, so nobody reads
+// it. Counters only grow and each has one writer. A writer stores with release after its data, a reader loads with
+// acquire before reading, so what was written before the counter is seen after it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "plane/shm_segment.h"
+#include "task.h"
+
+namespace sirtaki {
+
+class ShmChannel {
+ public:
+  static constexpr std::uint64_t kSlots = 3;
+
+  static std::size_t segment_size(int ranks, std::size_t slot_size);
+
+  ShmChannel(std::unique_ptr<ShmSegment> segment, int rank, int size, std::size_t slot_size);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  std::size_t slot_size() const { return slot_size_; }
+  std::byte* slot(int rank, std::uint64_t turn) const;
+
+  // The number of the next turn; a collective takes as many as it needs.
+  std::uint64_t take_turns(std::uint64_t count) { return std::exchange(next_, next_ + count); }
+
+  // Null if there is nothing to wait for.
+  PendingPtr may_write(std::uint64_t turn) const;
+  PendingPtr all_written(std::uint64_t turn) const;
+  PendingPtr written_by(int rank, std::uint64_t turn) const;
+  PendingPtr all_reduced(std::uint64_t turn) const;
+
+  void say_written(std::uint64_t turn) { say(own().written, turn); }
+  void say_reduced(std::uint64_t turn) { say(own().reduced, turn); }
+  void say_done(std::uint64_t turn) { say(own().done, turn); }
+
+ private:
+  // On its own pair of cache lines, since processors fetch lines in pairs.
+  struct alignas(128) Counters {
+    std::atomic<std::uint64_t> written;
+    std::atomic<std::uint64_t> reduced;
+    std::atomic<std::uint64_t> done;
+  };
+  using Counter = std::atomic<std::uint64_t> Counters::*;
+  class Wait;
+
+  PendingPtr wait_for_all(Counter counter, std::uint64_t value) const;
+  static void say(std::atomic<std::uint64_t>& counter, std::uint64_t turn) {
+    counter.store(turn + 1, std::memory_order_release);
+  }
+  Counters& own() const { return counters_[rank_]; }
+
+  std::unique_ptr<ShmSegment> segment_;
+  Counters* counters_;
+  std::byte* slots_;
+  int rank_;
+  int size_;
+  std::size_t slot_size_;
+  std::uint64_t next_ = 0;
+};
+
+}  // namespace sirtaki
