@@ -28,54 +28,27 @@ from sirtaki.torch import raw
 from sirtaki.torch.handles import synchronize
 from sirtaki.torch.optimizer_options import Options
 from sirtaki.torch.sparse import SparseReduction
+from sirtaki.torch.units import (
+    DENSE,
+    FILLED,
+    OPEN,
+    REDUCED,
+    SENT,
+    SPARSE,
+    UNKNOWN,
+    Slot,
+    Unit,
+    is_expanded,
+    is_same,
+    rows_of,
+    zeros_of,
+)
 from sirtaki.torch.wire import Wire
 
 _ALLREDUCE = core.VERBS["allreduce"]
-_UNKNOWN, _DENSE, _SPARSE = range(3)  # what kind of gradient a parameter has; equal on all ranks
-_OPEN, _SENT, _REDUCED, _FILLED = range(4)  # a unit within one step; _FILLED: reduced without a gradient of this rank
-
 
 # Which reducer has a parameter's hook, by the parameter's id; a reducer keeps its parameters alive until it closes.
 _owners: dict[int, weakref.ref[GradientReducer]] = {}
-
-
-class Slot:
-    """One parameter."""
-
-    __slots__ = ("fired", "kind", "name", "parameter", "reduced", "sparse", "unit", "wire")
-
-    def __init__(self, parameter: torch.Tensor, name: str) -> None:
-        self.parameter = parameter
-        self.name = name
-        self.kind = _UNKNOWN
-        self.fired = 0  # gradients accumulated since the last step
-        self.unit: Unit
-        self.wire: Wire | None = None
-        self.sparse: SparseReduction | None = None
-        self.reduced: weakref.ref[torch.Tensor] | None = None  # the gradient as of the last reduction
-
-
-class Unit:
-    """Slots that travel as one request: one parameter, or a group that the user asked for."""
-
-    __slots__ = ("name", "ready", "slots", "state", "times", "work")
-
-    def __init__(self, slots: Sequence[Slot], name: str) -> None:
-        self.slots = slots
-        self.name = name
-        self.state = _OPEN
-        self.ready = 0
-        self.times = 0  # reductions in this step
-        self.work: Any = None
-        for slot in slots:
-            slot.unit = self
-
-    def reset(self) -> None:
-        self.state = _OPEN
-        self.ready = 0
-        self.times = 0
-        for slot in self.slots:
-            slot.fired = 0
 
 
 class GradientReducer:
@@ -190,11 +163,11 @@ class GradientReducer:
     def _gradient_again(self, slot: Slot) -> None:
         """A gradient for a parameter whose reduction of this step is over."""
         unit = slot.unit
-        if unit.state == _FILLED:
+        if unit.state == FILLED:
             # Another backward of this step reached a parameter that the first one did not.
-            unit.state, unit.ready = _OPEN, 0
+            unit.state, unit.ready = OPEN, 0
             return
-        if unit.state == _SENT or _same(slot.reduced, slot.parameter.grad):
+        if unit.state == SENT or is_same(slot.reduced, slot.parameter.grad):
             raise AssertionError(self._too_many(slot))
         self._reopen()  # the program has dropped the gradients of a step that it did not take
 
@@ -213,8 +186,8 @@ class GradientReducer:
         for slot in unit.slots:
             grad = slot.parameter.grad
             if grad is None:
-                grad = _zeros(slot)
-            elif grad.is_sparse or (not grad.is_contiguous() and _is_expanded(grad)):
+                grad = zeros_of(slot)
+            elif grad.is_sparse or (not grad.is_contiguous() and is_expanded(grad)):
                 grad = slot.parameter.grad = grad.detach().to_dense().contiguous()
             slot.wire = wire = Wire(grad, self._options.compression)
             wires.append(wire)
@@ -230,21 +203,21 @@ class GradientReducer:
             keep=[wire.tensor for wire in wires],
         )
         unit.times += 1
-        unit.state = _SENT
+        unit.state = SENT
 
     def _send_sparse(self, unit: Unit) -> bool:
         """True if the gradient goes, or will go after the vote, as a sparse tensor."""
         slot = unit.slots[0]
         grad = slot.parameter.grad
         is_sparse = grad is not None and grad.is_sparse
-        if slot.kind == _DENSE or (slot.kind == _UNKNOWN and not is_sparse):
+        if slot.kind == DENSE or (slot.kind == UNKNOWN and not is_sparse):
             return False
-        if slot.kind == _SPARSE:
+        if slot.kind == SPARSE:
             name = slot.name if not unit.times else f"{slot.name}.pass{unit.times + 1}"
             op, process_set = self._options.op, self._options.process_set
-            slot.sparse = SparseReduction(_as_sparse(slot), name, op, process_set, self._announced)
+            slot.sparse = SparseReduction(rows_of(slot), name, op, process_set, self._announced)
             unit.times += 1
-            unit.state = _SENT
+            unit.state = SENT
         return True
 
     # The end of a step.
@@ -256,13 +229,13 @@ class GradientReducer:
         self._vote()
         filled = []
         for unit in self._units:
-            if unit.state == _OPEN and any(s.kind and s.parameter.requires_grad for s in unit.slots):
+            if unit.state == OPEN and any(s.kind and s.parameter.requires_grad for s in unit.slots):
                 if not any(slot.fired for slot in unit.slots):
                     filled.append(unit)
                 self._send(unit)
         self._wait()
         for unit in filled:
-            unit.state = _FILLED
+            unit.state = FILLED
         self._site = ""
         self._full = False
         self._completed = True
@@ -274,7 +247,7 @@ class GradientReducer:
 
     def _vote(self) -> None:
         """Learns the kind of each parameter's gradients that is not known yet, from whatever rank has one."""
-        unknown = [slot for slot in self._slots.values() if slot.kind == _UNKNOWN]
+        unknown = [slot for slot in self._slots.values() if slot.kind == UNKNOWN]
         if not unknown:
             return
         grads = [slot.parameter.grad for slot in unknown]
@@ -287,14 +260,14 @@ class GradientReducer:
         counts = synchronize(raw.start_allreduce([ballot], name, how, outputs=[ballot]))[0].tolist()
         for slot, has_dense, has_sparse in zip(unknown, *counts, strict=True):
             if has_dense or (has_sparse and self._options.sparse_as_dense):
-                slot.kind = _DENSE
+                slot.kind = DENSE
             elif has_sparse:
-                slot.kind = _SPARSE
+                slot.kind = SPARSE
 
     def _wait(self) -> None:
         """Waits for all that was sent, also if one of them fails; then raises the first failure."""
         failure: BaseException | None = None
-        sent = [unit for unit in self._units if unit.state == _SENT]
+        sent = [unit for unit in self._units if unit.state == SENT]
         for step in (self._second_phase, self._finish):
             for unit in sent:
                 try:
@@ -311,7 +284,7 @@ class GradientReducer:
 
     def _finish(self, unit: Unit) -> None:
         work, unit.work = unit.work, None
-        unit.state = _REDUCED
+        unit.state = REDUCED
         if work is None:
             slot = unit.slots[0]
             reduction, slot.sparse = slot.sparse, None
@@ -343,41 +316,9 @@ class GradientReducer:
     def unreduced(self) -> str | None:
         """The name of a parameter whose gradient this rank has accumulated but not reduced."""
         for slot in self._slots.values():
-            if slot.fired and slot.unit.state in (_OPEN, _SENT):
+            if slot.fired and slot.unit.state in (OPEN, SENT):
                 return slot.name
         return None
-
-
-def _zeros(slot: Slot) -> torch.Tensor:
-    """This rank's part for a parameter that it has not used. The parameter gets the reduced value as its gradient."""
-    zeros = torch.zeros_like(slot.parameter, memory_format=torch.preserve_format)
-    if slot.parameter.requires_grad:
-        slot.parameter.grad = zeros
-    return zeros
-
-
-def _is_expanded(grad: torch.Tensor) -> bool:
-    """Whether elements share memory, so that it cannot be written."""
-    return any(stride == 0 and size > 1 for stride, size in zip(grad.stride(), grad.shape, strict=True))
-
-
-def _as_sparse(slot: Slot) -> torch.Tensor:
-    """This rank's rows, none if it has no gradient; rows along the first dimension, as embeddings make them."""
-    parameter, grad = slot.parameter, slot.parameter.grad
-    if grad is not None:
-        return grad.detach() if grad.is_sparse else grad.detach().to_sparse(1)
-    indices = torch.empty((1, 0), dtype=torch.int64, device=parameter.device)
-    values = torch.empty((0, *parameter.shape[1:]), dtype=parameter.dtype, device=parameter.device)
-    return torch.sparse_coo_tensor(indices, values, parameter.shape, is_coalesced=True, check_invariants=False)
-
-
-def _same(reference: weakref.ref[torch.Tensor] | None, grad: torch.Tensor | None) -> bool:
-    """Whether a gradient is still the one referred to; torch may revive a tensor's Python object."""
-    earlier = reference() if reference is not None else None
-    if earlier is None:
-        return False
-    earlier._fix_weakref()
-    return earlier is grad
 
 
 def _is_nested() -> bool:

@@ -1,0 +1,86 @@
+"""What the reducer keeps of each parameter, what travels together, and this rank's part where it has no gradient."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from sirtaki.torch.sparse import SparseReduction
+from sirtaki.torch.wire import Wire
+
+UNKNOWN, DENSE, SPARSE = range(3)  # what kind of gradient a parameter has; equal on all ranks
+OPEN, SENT, REDUCED, FILLED = range(4)  # a unit within one step; FILLED: reduced without a gradient of this rank
+
+
+class Slot:
+    """One parameter."""
+
+    __slots__ = ("fired", "kind", "name", "parameter", "reduced", "sparse", "unit", "wire")
+
+    def __init__(self, parameter: torch.Tensor, name: str) -> None:
+        self.parameter = parameter
+        self.name = name
+        self.kind = UNKNOWN
+        self.fired = 0  # gradients accumulated since the last step
+        self.unit: Unit
+        self.wire: Wire | None = None
+        self.sparse: SparseReduction | None = None
+        self.reduced: weakref.ref[torch.Tensor] | None = None  # the gradient as of the last reduction
+
+
+class Unit:
+    """Slots that travel as one request: one parameter, or a group that the user asked for."""
+
+    __slots__ = ("name", "ready", "slots", "state", "times", "work")
+
+    def __init__(self, slots: Sequence[Slot], name: str) -> None:
+        self.slots = slots
+        self.name = name
+        self.state = OPEN
+        self.ready = 0
+        self.times = 0  # reductions in this step
+        self.work: Any = None
+        for slot in slots:
+            slot.unit = self
+
+    def reset(self) -> None:
+        self.state = OPEN
+        self.ready = 0
+        self.times = 0
+        for slot in self.slots:
+            slot.fired = 0
+
+
+def zeros_of(slot: Slot) -> torch.Tensor:
+    """This rank's part for a parameter that it has not used. The parameter gets the reduced value as its gradient."""
+    zeros = torch.zeros_like(slot.parameter, memory_format=torch.preserve_format)
+    if slot.parameter.requires_grad:
+        slot.parameter.grad = zeros
+    return zeros
+
+
+def is_expanded(grad: torch.Tensor) -> bool:
+    """Whether elements share memory, so that it cannot be written."""
+    return any(stride == 0 and size > 1 for stride, size in zip(grad.stride(), grad.shape, strict=True))
+
+
+def rows_of(slot: Slot) -> torch.Tensor:
+    """This rank's rows, none if it has no gradient; rows along the first dimension, as embeddings make them."""
+    parameter, grad = slot.parameter, slot.parameter.grad
+    if grad is not None:
+        return grad.detach() if grad.is_sparse else grad.detach().to_sparse(1)
+    indices = torch.empty((1, 0), dtype=torch.int64, device=parameter.device)
+    values = torch.empty((0, *parameter.shape[1:]), dtype=parameter.dtype, device=parameter.device)
+    return torch.sparse_coo_tensor(indices, values, parameter.shape, is_coalesced=True, check_invariants=False)
+
+
+def is_same(reference: weakref.ref[torch.Tensor] | None, grad: torch.Tensor | None) -> bool:
+    """Whether a gradient is still the one referred to; torch may revive a tensor's Python object."""
+    earlier = reference() if reference is not None else None
+    if earlier is None:
+        return False
+    earlier._fix_weakref()
+    return earlier is grad
