@@ -2,7 +2,8 @@
 #include <pybind11/stl.h>
 #include <unistd.h>
 
-#include <cstdio>
+#include <array>
+#include <ctime>
 #include <mutex>
 
 #include "bindings.h"
@@ -65,8 +66,17 @@ DataPlanes make_planes(Transport& transport, bool shared_memory, const std::func
   return planes;
 }
 
-void say(int rank, const std::string& line) {
-  const std::string text = "sirtaki: [rank " + std::to_string(rank) + "] " + line + "\n";
+std::string time_of_day() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  std::array<char, 32> text{};
+  std::strftime(text.data(), text.size(), "%F %T ", localtime_r(&now, &parts));
+  return text.data();
+}
+
+void say(int rank, bool with_time, const std::string& line) {
+  const std::string text =
+      "sirtaki: " + (with_time ? time_of_day() : "") + "[rank " + std::to_string(rank) + "] " + line + "\n";
   if (::write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // nobody to tell
 }
 
@@ -82,9 +92,14 @@ void init(const std::vector<std::string>& mpi_libraries, std::uint64_t comm_hand
   EngineOptions options;
   options.settings = Settings::from_environment();
   options.program = program;
-  if (process().session == nullptr) process().session = std::make_unique<MpiSession>(load_mpi(mpi_libraries));
+  if (process().session == nullptr) {
+    const auto threads = options.settings.mpi_threads ? MpiThreads::kMultiple : MpiThreads::kSerialized;
+    process().session = std::make_unique<MpiSession>(load_mpi(mpi_libraries), threads);
+  }
   auto transport = std::make_unique<MpiTransport>(base_communicator(*process().session, comm_handle, comm_ranks));
-  options.say = [rank = transport->rank()](const std::string& line) { say(rank, line); };
+  options.say = [rank = transport->rank(), settings = options.settings](const std::string& line) {
+    if (settings.says_warnings) say(rank, settings.says_time, line);
+  };
   options.make_planes = [tell = options.say, allowed = options.settings.shared_memory](
                             Transport& group, bool one_host) { return make_planes(group, allowed && one_host, tell); };
   process().engine = std::make_shared<Engine>(std::move(options), std::move(transport));

@@ -43,6 +43,17 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
+// A core that does not exist is an error of the user's that must not go unseen.
+void pin_to_core(int core) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (core < CPU_SETSIZE) CPU_SET(static_cast<std::size_t>(core), &cores);
+  if (pthread_setaffinity_np(pthread_self(), sizeof(cores), &cores) != 0) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "SIRTAKI_THREAD_AFFINITY: this process may not use core " + std::to_string(core));
+  }
+}
+
 bool cores_are_free(const Topology& topology) {
   return topology.local_size <= static_cast<int>(std::thread::hardware_concurrency());
 }
@@ -220,8 +231,10 @@ void Engine::answer(const std::string& stacks) {
 void Engine::run() {
   pthread_setname_np(pthread_self(), "sirtaki");
   prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; the default makes every nap 50 us longer
+  bool pinned = options_.settings.thread_affinity.empty();
   while (!ended()) {
     try {
+      if (!std::exchange(pinned, true)) pin();
       if (!step()) wait();
     } catch (const Error& error) {
       fail(error);
@@ -236,6 +249,16 @@ void Engine::run() {
   question_changed_.notify_all();
   fail_everything(not_running("been shut down"));
   groups_.clear();
+}
+
+void Engine::pin() {
+  const std::vector<int>& cores = options_.settings.thread_affinity;
+  const auto local_rank = static_cast<std::size_t>(topology_.local_rank);
+  if (local_rank >= cores.size()) {
+    throw Error(ErrorKind::kInvalidArgument, "SIRTAKI_THREAD_AFFINITY names " + std::to_string(cores.size()) +
+                                                 " cores, but this is local rank " + std::to_string(local_rank));
+  }
+  pin_to_core(cores[local_rank]);
 }
 
 bool Engine::step() {

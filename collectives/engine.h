@@ -73,6 +73,7 @@ class Engine final : private GroupOwner {
   };
 
   void run();
+  void pin();
   bool step();
   void wait();
   void take_in_queue();

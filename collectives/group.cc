@@ -89,7 +89,7 @@ bool Group::take_in_messages() {
 }
 
 bool Group::coordinate() {
-  if (coordinator_->has_pending()) watch();
+  if (coordinator_->has_pending() || watch_->has_warned()) watch();
   Verdict verdict = coordinator_->decide(executor_.busy(), fusion_threshold_);
   if (!verdict.says_something()) return false;
   if (transport_->size() > 1) {

@@ -1,9 +1,13 @@
 #include "settings.h"
 
+#include <algorithm>
+#include <array>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
 #include <optional>
+#include <sstream>
 #include <string_view>
 
 #include "error.h"
@@ -41,6 +45,41 @@ void read(const std::string& name, Number maximum, Number& target) {
   target = value;
 }
 
+void read_flag(const std::string& name, bool& target) {
+  int value = target ? 1 : 0;
+  read(name, 1, value);
+  target = value != 0;
+}
+
+void read_cores(std::vector<int>& target) {
+  const auto variable = look_up("THREAD_AFFINITY");
+  if (!variable) return;
+  std::istringstream list(variable->value);
+  for (std::string item; std::getline(list, item, ',');) {
+    int core = -1;
+    const auto [end, error] = std::from_chars(item.data(), item.data() + item.size(), core);
+    if (error != std::errc() || end != item.data() + item.size() || core < 0) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  variable->name + "='" + variable->value + "': expected numbers of cores with commas between them");
+    }
+    target.push_back(core);
+  }
+}
+
+void read_level(bool& says_warnings) {
+  const auto variable = look_up("LOG_LEVEL");
+  if (!variable) return;
+  std::string level = variable->value;
+  std::transform(level.begin(), level.end(), level.begin(), [](unsigned char c) { return std::tolower(c); });
+  constexpr std::array<std::string_view, 6> kLevels = {"trace", "debug", "info", "warning", "error", "fatal"};
+  const auto found = std::find(kLevels.begin(), kLevels.end(), level);
+  if (found == kLevels.end()) {
+    throw Error(ErrorKind::kInvalidArgument,
+                variable->name + "='" + variable->value + "': expected trace, debug, info, warning, error or fatal");
+  }
+  says_warnings = found - kLevels.begin() <= 3;
+}
+
 }  // namespace
 
 Settings Settings::from_environment() {
@@ -56,6 +95,14 @@ Settings Settings::from_environment() {
     }
     settings.shared_memory = variable->value == "shm";
   }
+  read_cores(settings.thread_affinity);
+  read_level(settings.says_warnings);
+  bool threads_disabled = false;
+  read_flag("MPI_THREADS_DISABLE", threads_disabled);
+  settings.mpi_threads = !threads_disabled;
+  bool time_hidden = false;
+  read_flag("LOG_HIDE_TIME", time_hidden);
+  settings.says_time = !time_hidden;
   int disabled = 0;
   read("STALL_CHECK_DISABLE", 1, disabled);
   if (disabled != 0) settings.stall_warning_seconds = settings.stall_abort_seconds = 0;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace sirtaki {
 
@@ -22,6 +23,16 @@ struct Settings {
 
   // SIRTAKI_CPU_OPERATIONS: "shm" lets ranks of one host exchange data through shared memory, "mpi" never does.
   bool shared_memory = true;
+
+  // SIRTAKI_THREAD_AFFINITY: cores for the engine's thread, one for each local rank, "0,4"; none: as the process has
+  // it.
+  std::vector<int> thread_affinity;
+  // SIRTAKI_MPI_THREADS_DISABLE=1: initialises MPI for one thread at a time rather than for any number at once.
+  bool mpi_threads = true;
+  // SIRTAKI_LOG_LEVEL: trace, debug, info, warning, error or fatal. What the core has to say are warnings.
+  bool says_warnings = true;
+  // SIRTAKI_LOG_HIDE_TIME=1: without the time in front.
+  bool says_time = true;
 
   // Throws Error(kInvalidArgument) naming the variable and its value.
   static Settings from_environment();

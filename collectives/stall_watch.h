@@ -19,6 +19,8 @@ class StallWatch {
     std::vector<int> ask;            // ranks within the group whose stacks are wanted before the job ends
     std::string abort_cause;         // not empty: end the job
   };
+  // Something was told late and has not been told to go on.
+  bool has_warned() const { return !warned_.empty(); }
   Report look(const Coordinator& coordinator, Clock::time_point now);
 
  private:

@@ -13,6 +13,7 @@ import resnet
 import torch
 import torch.distributed as dist
 from mpi4py import MPI
+from synthetic_report import data_plane
 
 import sirtaki.torch as hvd
 from sirtaki import __version__
@@ -39,6 +40,7 @@ def start(comm: MPI.Comm) -> dict[str, str]:
     dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
     return {
         "Ranks": f"{comm.size} on {len(set(hosts))} host(s), {torch.get_num_threads()} thread(s) each",
+        "Sirtaki's data plane": data_plane(),
         "MPI": " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split()),
         "Versions": f"sirtaki {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
     }

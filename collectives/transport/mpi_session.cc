@@ -45,10 +45,10 @@ void check_ranks(std::span<const int> ranks, int rank, int size) {
 
 }  // namespace
 
-MpiSession::MpiSession(std::shared_ptr<const MpiLibrary> library) : library_(std::move(library)) {
+MpiSession::MpiSession(std::shared_ptr<const MpiLibrary> library, MpiThreads wanted) : library_(std::move(library)) {
   require_alive();
   initialized_here_ = !library_->is_initialized();
-  threads_ = initialized_here_ ? library_->init(MpiThreads::kMultiple) : library_->threads();
+  threads_ = initialized_here_ ? library_->init(wanted) : library_->threads();
   if (threads_ >= MpiThreads::kSerialized) return;
   throw Error(
       ErrorKind::kPrecondition,

@@ -15,7 +15,7 @@ class MpiSession {
  public:
   // Initialises MPI unless somebody has. Throws Error kPrecondition if MPI has been finalised, or if it does not let
   // another thread than the one that initialised it call MPI.
-  explicit MpiSession(std::shared_ptr<const MpiLibrary> library);
+  explicit MpiSession(std::shared_ptr<const MpiLibrary> library, MpiThreads wanted = MpiThreads::kMultiple);
 
   const MpiLibrary& library() const { return *library_; }
   bool initialized_here() const { return initialized_here_; }

@@ -15,7 +15,7 @@ class Buffer:
     def __len__(self) -> int: ...
 
 class Work:
-    """One submitted request. Holds `keep` until the core no longer touches its memory, even if this object dies first."""
+    """One submitted request. `keep` lives until the core no longer touches its memory, even if this object does not."""
     def done(self) -> bool:
         """True once finished or failed; never blocks, never raises."""
     def wait(self) -> None:
@@ -30,7 +30,7 @@ class Work:
     def value(self) -> int:
         """join: the last rank to join. add_process_set: the new id. Otherwise 0."""
 
-VERBS: dict[str, int]  # allreduce allgather broadcast alltoall reducescatter barrier join add_process_set remove_process_set
+VERBS: dict[str, int]  # by the collectives' names; also barrier, join, add_process_set, remove_process_set
 OPS: dict[str, int]  # average sum adasum min max product
 DTYPES: dict[str, int]  # bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat16 float32 float64
 
@@ -46,7 +46,7 @@ def shutdown() -> None:
     """Leaves the job together with the other ranks; returns when all have. No effect when not initialised."""
 
 def finalize() -> None:
-    """Finalises MPI if init initialised it; after shutdown, at the end of the process. MPI cannot start again after it."""
+    """Finalises MPI if init initialised it; after shutdown, at the end of the process. MPI cannot start again."""
 
 def failure() -> str:
     """Why the job has failed; empty while all is well. ValueError before init."""
@@ -83,10 +83,11 @@ def submit(
 ) -> Work:
     """Queues one request and returns at once. Several tensors are one unit (a grouped call).
 
-    name "": numbered by the core, by order of calls of that verb. root: global rank. splits: alltoall, rows for each rank
-    (empty: equal parts); add_process_set, the ranks; remove_process_set, the id. site: where the user's program asked.
-    Refuses at the call, with the value in the message: ValueError for bad arguments (unknown process set or not a member,
-    a name already in flight, bad splits, root, scale, dtype for the op), InternalError before init and after shutdown.
+    name "": numbered by the core, by order of calls of that verb. root: global rank. splits: alltoall, rows for each
+    rank (empty: equal parts); add_process_set, the ranks; remove_process_set, the id. site: where the user's program
+    asked. Refuses at the call, with the value in the message: ValueError for bad arguments (unknown process set or not
+    a member, a name already in flight, bad splits, root, scale, dtype for the op), InternalError before init and after
+    shutdown.
     """
 
 def mpi_info(paths: Sequence[str]) -> dict[str, str]:
@@ -100,6 +101,5 @@ def question() -> bool:
     """Blocks without the GIL until the engine wants this process's Python stacks (True) or shuts down (False)."""
 
 def answer(stacks: str) -> None: ...
-
 def set_fusion_threshold(bytes: int) -> None:
     """Only rank 0's value counts; takes effect with the next batch."""
