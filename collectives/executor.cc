@@ -66,7 +66,7 @@ bool Executor::progress() {
   }
   std::optional<Error> refused;
   try {
-    if (!running_->advance()) return starts;
+    if (!running_->advance()) return running_->took_progress() || starts;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kPrecondition) throw;
     refused = error;

@@ -16,6 +16,15 @@ class Pending {
  public:
   virtual ~Pending() = default;
   virtual bool ready() = 0;
+
+  // Did it come forward, without being ready yet, since this was last asked? Whoever polls then waits less.
+  bool took_progress() { return std::exchange(progress_, false); }
+
+ protected:
+  void note_progress() { progress_ = true; }
+
+ private:
+  bool progress_ = false;
 };
 using PendingPtr = std::unique_ptr<Pending>;
 
@@ -33,6 +42,7 @@ class [[nodiscard]] Task {
     void await_suspend(Handle handle);
     void await_resume() const {}
     virtual bool poll() = 0;
+    virtual bool took_progress() = 0;
 
    protected:
     ~Awaiter() = default;
@@ -40,6 +50,7 @@ class [[nodiscard]] Task {
 
   struct promise_type {
     Awaiter* waiting_for = nullptr;
+    bool progress = false;
     std::exception_ptr error;
 
     Task get_return_object() { return Task(Handle::from_promise(*this)); }
@@ -64,6 +75,9 @@ class [[nodiscard]] Task {
   // Runs as far as it can without waiting. True once finished; throws what the coroutine threw.
   bool advance();
 
+  // Did it come forward, without being finished yet, since this was last asked?
+  bool took_progress() { return handle_ && std::exchange(handle_.promise().progress, false); }
+
  private:
   explicit Task(Handle handle) : handle_(handle) {}
   Handle handle_;
@@ -73,6 +87,7 @@ class Task::TaskAwaiter final : public Task::Awaiter {
  public:
   explicit TaskAwaiter(Task task) : task_(std::move(task)) {}
   bool poll() override { return task_.advance(); }
+  bool took_progress() override { return task_.took_progress(); }
 
  private:
   Task task_;
@@ -83,6 +98,7 @@ class Task::PendingAwaiter final : public Task::Awaiter {
  public:
   explicit PendingAwaiter(PendingPtr pending) : pending_(std::move(pending)) {}
   bool poll() override { return pending_ == nullptr || pending_->ready(); }
+  bool took_progress() override { return pending_ != nullptr && pending_->took_progress(); }
 
  private:
   PendingPtr pending_;

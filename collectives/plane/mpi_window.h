@@ -98,6 +98,7 @@ class MpiWindow final : public Pending {
     while (!each.done) {
       for (; each.completed < each.requests.size(); ++each.completed) {
         if (!mpi_.test(each.requests[each.completed])) return;
+        note_progress();
       }
       each.requests.clear();
       each.completed = 0;
