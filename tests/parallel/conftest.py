@@ -18,10 +18,6 @@ _STACKS_AFTER = 75.0  # seconds that a test may take before each rank prints whe
 _jobs: dict[int, Job] = {}
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "ranks(*counts): run the test on that many processes")
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("ranks")
     if marker is not None:
