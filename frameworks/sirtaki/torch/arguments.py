@@ -19,10 +19,21 @@ def names(verb: str, name: str | None, process_set: int) -> tuple[str, str]:
     if name is not None:
         if not isinstance(name, str):
             raise ValueError(f"name must be a string or None, got {name!r}")
+        if not torch.compiler.is_compiling() and not _is_text(name):
+            raise ValueError(f"name holds characters that UTF-8 cannot express: {name!r}")
         return name, f"{name}.grad"
     if torch.compiler.is_compiling():
         return "", ""
     return "", f"noname.{next_number(verb, process_set)}.grad"
+
+
+def _is_text(name: str) -> bool:
+    """Whether the name can travel between ranks; half of a surrogate pair cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def reduction(op: int, prescale: float, postscale: float, process_set: ProcessSet) -> tuple[int, float, float, int]:
