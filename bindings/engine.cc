@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <ctime>
 #include <mutex>
+#include <thread>
 
 #include "bindings.h"
 #include "plane/mpi.h"
@@ -35,6 +37,7 @@ std::shared_ptr<Engine> find_engine() {
   return process().engine;
 }
 
+constexpr std::chrono::seconds kPatienceWithStarter{3};
 constexpr const char* kNotInitialized = "Sirtaki has not been initialized; use init().";
 
 // The exception types are Horovod's: a question about ranks is a ValueError, a collective an internal error.
@@ -121,7 +124,12 @@ void finalize() {
 
 void abort_job(int exit_code, const std::string& cause) {
   const auto engine = find_engine();
-  if (engine != nullptr) engine->abort_job(exit_code, cause);
+  if (engine != nullptr) {
+    engine->abort_job(exit_code, cause);
+    // MPI_Abort may return before the starter has acted on it. A process that left at once was seen to make MPICH's
+    // mpiexec miss the message and the death alike, so that the other ranks lived on.
+    std::this_thread::sleep_for(kPatienceWithStarter);
+  }
   _exit(exit_code);
 }
 

@@ -18,8 +18,16 @@ Leftovers& leftovers() {
   return *list;
 }
 
+// Dropping an object may run any code, this function included, so the list is in order before anything is dropped.
 void drop_finished_leftovers() {
-  std::erase_if(leftovers(), [](const auto& leftover) { return leftover.first->done(); });
+  Leftovers finished;
+  Leftovers kept;
+  for (auto& leftover : leftovers()) (leftover.first->done() ? finished : kept).push_back(std::move(leftover));
+  leftovers().swap(kept);
+  kept.clear();
+  for (auto& [work, keep] : finished) {
+    if (work->abandoned()) keep.release();
+  }
 }
 
 class PyWork {
@@ -28,7 +36,12 @@ class PyWork {
       : work_(std::move(work)), engine_(std::move(engine)), keep_(std::move(keep)) {}
   PyWork(PyWork&&) = default;
   ~PyWork() {
-    if (work_ != nullptr && !work_->done()) leftovers().emplace_back(work_, std::move(keep_));
+    if (work_ == nullptr) return;
+    if (!work_->done()) {
+      leftovers().emplace_back(work_, std::move(keep_));
+    } else if (work_->abandoned()) {
+      keep_.release();  // never freed: a library may still write there
+    }
   }
 
   bool done() const { return work_->done(); }

@@ -55,6 +55,7 @@ void Coordinator::count(int from, const Vote& vote, Clock::time_point now) {
 }
 
 void Coordinator::join(int from) {
+  if (joined_[static_cast<std::size_t>(from)]) return;  // several of its threads may call
   joined_[static_cast<std::size_t>(from)] = true;
   ++joined_count_;
   last_joined_ = from;
@@ -97,10 +98,17 @@ std::string Coordinator::reason_to_refuse(const Key& key, const Entry& entry) co
   const std::string title = title_of(key);
   if (left_count_ > 0) {
     return "'" + title + "' cannot complete: " + list_ranks(global(ranks_where(left_))) +
-           " left early (shut down, or the program ended there). Make every rank do the same number of steps, or call "
+           " left early (shut down, the program ended there, or the process set was removed). Make every rank do the "
+           "same number of steps, or call "
            "join() on the ranks that are done.";
   }
   const auto& request = *std::find_if(entry.requests.begin(), entry.requests.end(), [](const auto& r) { return r; });
+  const bool scales_neutral =
+      request->op != ReduceOp::kSum && request->op != ReduceOp::kAverage && request->prescale != 1;
+  if (request->verb == Verb::kAllreduce && scales_neutral) {
+    return "'" + title + "': " + std::string(name_of(request->op)) + " with a prescale_factor cannot run, since " +
+           list_ranks(global(ranks_where(joined_))) + " called join() and what they contribute would be scaled too.";
+  }
   if (request->verb == Verb::kAllreduce || request->verb == Verb::kBarrier) return "";
   return "'" + title + "': " + std::string(name_of(request->verb)) + " cannot run, since " +
          list_ranks(global(ranks_where(joined_))) +
@@ -131,7 +139,8 @@ Verdict Coordinator::decide(bool planes_busy, std::int64_t fusion_threshold) {
     joined_.assign(size(), false);
     joined_count_ = 0;
   }
-  if (left_count_ == static_cast<int>(size()) && !told_all_left_) verdict.all_left = told_all_left_ = true;
+  if (left_count_ == static_cast<int>(size()) && ready_.empty() && !told_all_left_)
+    verdict.all_left = told_all_left_ = true;
   if (verdict.says_something()) ++verdicts_;
   return verdict;
 }

@@ -81,10 +81,13 @@ Engine::~Engine() {
   if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
-    stopping_ = true;
+    leaving_ = true;
+    if (!failure_) {
+      failure_ = Error(ErrorKind::kAborted, "rank " + std::to_string(topology_.rank) + " went away without shutdown()");
+    }
   }
   doorbell_.ring(true);
-  thread_.join();
+  join_thread();
 }
 
 // ---- any thread ----
@@ -168,13 +171,17 @@ void Engine::fill_in(const ProcessSet& set, Request& request) const {
 }
 
 void Engine::shutdown() {
-  if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
     leaving_ = true;
   }
   doorbell_.ring(true);
-  thread_.join();
+  join_thread();
+}
+
+void Engine::join_thread() {
+  const std::lock_guard lock(join_mutex_);
+  if (thread_.joinable()) thread_.join();
 }
 
 void Engine::abort_job(int exit_code, const std::string& cause) {
@@ -189,7 +196,7 @@ void Engine::abort_job(int exit_code, const std::string& cause) {
     _exit(exit_code);
   }).detach();
   doorbell_.ring(true);
-  if (thread_.joinable()) thread_.join();
+  join_thread();
 }
 
 std::map<int, std::vector<int>> Engine::process_sets() const {
@@ -232,15 +239,15 @@ void Engine::run() {
   pthread_setname_np(pthread_self(), "sirtaki");
   prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; the default makes every nap 50 us longer
   bool pinned = options_.settings.thread_affinity.empty();
-  while (!ended()) {
-    try {
+  try {
+    while (!ended()) {
       if (!std::exchange(pinned, true)) pin();
       if (!step()) wait();
-    } catch (const Error& error) {
-      fail(error);
-    } catch (const std::exception& error) {
-      fail(Error(ErrorKind::kAborted, "rank " + std::to_string(topology_.rank) + " failed: " + error.what()));
     }
+  } catch (const Error& error) {
+    fail(error);
+  } catch (const std::exception& error) {
+    fail(Error(ErrorKind::kAborted, "rank " + std::to_string(topology_.rank) + " failed: " + error.what()));
   }
   {
     const std::lock_guard lock(question_mutex_);
@@ -270,6 +277,9 @@ bool Engine::step() {
     moved |= group->second->progress();
     group = groups_.upper_bound(id);
   }
+  for (auto& group : closing_) moved |= group->progress();
+  std::erase_if(closing_,
+                [](const auto& group) { return group->all_left() && !group->moving_data() && group->flushed(); });
   if (moved) backoff_.reset();
   return moved;
 }
@@ -281,7 +291,7 @@ void Engine::wait() {
     active |= group->active() || !group->flushed();
     moving_data |= group->moving_data();
   }
-  if (active) {
+  if (active || !closing_.empty()) {
     backoff_.pause(doorbell_, moving_data);
     return;
   }
@@ -325,10 +335,16 @@ void Engine::take_in_queue() {
 
 bool Engine::ended() {
   const std::lock_guard lock(mutex_);
-  if (stopping_) return true;
-  if (failure_ && (leaving_ || exit_code_)) return true;
-  return leaving_ && std::all_of(groups_.begin(), groups_.end(),
-                                 [](const auto& group) { return group.second->all_left() && group.second->flushed(); });
+  // A failure has to be told first: take_in_queue() throws it.
+  return !failure_ && leaving_ && closing_.empty() &&
+         std::all_of(groups_.begin(), groups_.end(), [](const auto& group) {
+           return group.second->all_left() && !group.second->moving_data() && group.second->flushed();
+         });
+}
+
+bool Engine::may_stop() const {
+  const std::lock_guard lock(mutex_);
+  return leaving_ || exit_code_.has_value();
 }
 
 // The job cannot go on: tell the other ranks, fail everything here, then serve nothing but the end.
@@ -337,15 +353,20 @@ void Engine::fail(const Error& error) {
     const std::lock_guard lock(mutex_);
     if (!failure_) failure_ = Error(ErrorKind::kAborted, error.what());
   }
-  spread_failure();
+  // First, so that what has thrown is not run again.
   fail_everything(*failure_);
-  while (!ended()) doorbell_.sleep(std::chrono::hours(1));
+  spread_failure();
+  while (!may_stop()) doorbell_.sleep(std::chrono::hours(1));
   std::optional<int> exit_code;
   {
     const std::lock_guard lock(mutex_);
     exit_code = exit_code_;
   }
-  if (exit_code) groups_[0]->transport().abort_job(*exit_code);
+  try {
+    if (exit_code) groups_[0]->transport().abort_job(*exit_code);
+  } catch (const std::exception&) {
+    // The process ends by itself then, and the starter sees its exit code.
+  }
 }
 
 void Engine::fail_everything(const Error& error) {
@@ -355,6 +376,7 @@ void Engine::fail_everything(const Error& error) {
     queue.swap(queue_);
   }
   for (auto& [id, group] : groups_) group->fail_all(error);
+  for (auto& group : closing_) group->fail_all(error);
   for (Queued& queued : queue) on_finished(queued.group, queued.submission, Result(), &error);
 }
 
@@ -368,12 +390,12 @@ void Engine::spread_failure() {
       if (!moved && world.flushed()) break;
       if (!moved) backoff_.pause(doorbell_, false);
     }
-  } catch (const Error&) {
+  } catch (const std::exception&) {
     // The verdict that ends the job comes back as this error; or the transport is broken, and then nobody can be told.
   }
   try {
     while (!world.flushed() && Clock::now() < limit) backoff_.pause(doorbell_, false);
-  } catch (const Error&) {
+  } catch (const std::exception&) {
   }
 }
 
@@ -415,10 +437,10 @@ void Engine::on_process_set(const Agreement& agreement, std::optional<Submission
       remove_process_set(static_cast<int>(agreement.request.splits[0]));
     }
   } catch (const Error& caught) {
-    if (caught.kind() != ErrorKind::kPrecondition) throw;
     error = caught;
   }
   if (submission) on_finished(0, *submission, std::move(result), error ? &*error : nullptr);
+  if (error && error->kind() != ErrorKind::kPrecondition) throw *error;
 }
 
 int Engine::add_process_set(const std::vector<int>& ranks) {
@@ -445,7 +467,8 @@ void Engine::remove_process_set(int id) {
     if (!sets_.contains(id)) throw removed;
   }
   if (const auto group = groups_.find(id); group != groups_.end()) {
-    group->second->fail_all(removed);
+    group->second->close();
+    closing_.push_back(std::move(group->second));
     groups_.erase(group);
   }
   free_ids_.push_back(id);

@@ -81,6 +81,8 @@ class Engine final : private GroupOwner {
   void fail_everything(const Error& error);
   void spread_failure();
   bool ended();
+  bool may_stop() const;
+  void join_thread();
   void make_group(int id, std::vector<int> ranks, std::unique_ptr<Transport> transport);
   void fill_in(const ProcessSet& set, Request& request) const;
   ProcessSet& set_for(int group, const Request& request);
@@ -101,6 +103,7 @@ class Engine final : private GroupOwner {
 
   // Engine's thread only.
   std::map<int, std::unique_ptr<Group>> groups_;
+  std::vector<std::unique_ptr<Group>> closing_;  // removed, but a collective still runs
   int next_id_ = 1;
   std::vector<int> free_ids_;
   std::vector<int> asking_;  // groups whose coordinator waits for stacks
@@ -114,13 +117,13 @@ class Engine final : private GroupOwner {
   std::optional<std::string> answer_;
   std::optional<int> exit_code_;
   bool leaving_ = false;
-  bool stopping_ = false;
 
   std::mutex question_mutex_;
   std::condition_variable question_changed_;
   bool asked_ = false;
   bool no_more_questions_ = false;
 
+  std::mutex join_mutex_;
   std::thread thread_;
 };
 

@@ -91,7 +91,14 @@ void Executor::abort(const Error& error) {
     }
   }
   // What a plane still has under way may yet touch memory, so the task is left as it is until the process ends.
-  if (running_) new Task(std::move(*running_));
+  if (running_) {
+    struct Abandoned {
+      Task task;
+      std::vector<Result> results;
+      std::deque<Batch> batches;
+    };
+    static_cast<void>(new Abandoned{std::move(*running_), std::move(results_), std::move(batches_)});
+  }
   running_.reset();
   batches_.clear();
 }

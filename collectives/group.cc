@@ -38,10 +38,7 @@ void Group::submit(Submission submission) {
   in_flight_.emplace(std::move(key), std::move(submission));
 }
 
-void Group::leave() {
-  leaving_ = true;
-  announcement_.leaving = true;
-}
+void Group::leave() { leaving_ = true; }
 
 void Group::announce_failure(const std::string& cause) { announcement_.failure = cause; }
 
@@ -61,6 +58,10 @@ bool Group::active() const {
 }
 
 bool Group::send_announcement() {
+  // What this rank has asked for comes first: it ends, one way or the other, once the other ranks ask too or have left.
+  if (leaving_ && !told_leaving_ && in_flight_.empty() && joins_.empty() && !executor_.busy()) {
+    announcement_.leaving = told_leaving_ = true;
+  }
   if (!announcement_.says_something()) return false;
   const std::uint64_t seen = announcement_.seen;
   if (coordinator_) {
@@ -144,7 +145,7 @@ BatchItem Group::to_batch_item(Item& item) {
   } else {
     result.agreement = cache_.at(item.slot);
   }
-  result.submission = take({result.agreement->request.name, item.sequence});
+  if (auto own = take({result.agreement->request.name, item.sequence})) result.submission.emplace(std::move(*own));
   if (item.agreement && item.slot != kNoSlot) {
     cache_.remember(item.slot, result.agreement, result.submission ? &result.submission->request : nullptr);
   }
@@ -176,6 +177,15 @@ void Group::finish_joins(int last) {
 
 void Group::fail_all(const Error& error) {
   executor_.abort(error);
+  fail_pending(error);
+}
+
+void Group::close() {
+  leave();
+  options_.id = -1;  // the number may be given to another set at once
+}
+
+void Group::fail_pending(const Error& error) {
   for (auto& [key, submission] : std::exchange(in_flight_, {})) {
     owner_.on_finished(options_.id, submission, Result(), &error);
   }

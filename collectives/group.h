@@ -73,6 +73,9 @@ class Group {
   bool flushed() { return transport_->flushed(); }
 
   void fail_all(const Error& error);
+  // The process set was removed. Its own coordinator says what of it was agreed on and runs to its end on every rank,
+  // and what fails; then all have left.
+  void close();
 
   Transport& transport() { return *transport_; }
   const std::vector<int>& ranks() const { return options_.ranks; }
@@ -89,6 +92,7 @@ class Group {
   BatchItem to_batch_item(Item& item);
   void refuse(const Refusal& refusal);
   void finish_joins(int last);
+  void fail_pending(const Error& error);
   std::optional<Submission> take(const Key& key);
 
   GroupOptions options_;
@@ -105,6 +109,7 @@ class Group {
   std::vector<Submission> joins_;
   std::int64_t fusion_threshold_;
   bool leaving_ = false;
+  bool told_leaving_ = false;
   bool all_left_ = false;
 };
 

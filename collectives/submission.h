@@ -16,7 +16,22 @@ struct Address {
   void* out = nullptr;
 };
 
+// Whoever drops one fails its work, so that nobody waits for it for ever.
 struct Submission {
+  Submission() = default;
+  Submission(Request request_, std::vector<Address> addresses_, std::shared_ptr<Work> work_,
+             std::function<void*(std::size_t, const Shape&)> allocate_)
+      : request(std::move(request_)),
+        addresses(std::move(addresses_)),
+        work(std::move(work_)),
+        allocate(std::move(allocate_)) {}
+  Submission(Submission&&) = default;
+  Submission& operator=(Submission&&) = delete;
+  ~Submission() {
+    if (work != nullptr && !work->done())
+      work->fail(Error(ErrorKind::kAborted, "'" + request.title() + "' was dropped"));
+  }
+
   Request request;
   std::vector<Address> addresses;  // one for each tensor of the request
   std::shared_ptr<Work> work;

@@ -26,6 +26,9 @@ class Work {
  public:
   bool done() const { return state_.load(std::memory_order_acquire) == kDone; }
 
+  // Done, by a failure in which memory may still be written to.
+  bool abandoned() const { return done() && error_ && error_->kind() == ErrorKind::kAborted; }
+
   // Sleeps until done. False if a signal came first: look at it and wait again.
   bool wait();
 

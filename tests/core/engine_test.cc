@@ -246,6 +246,90 @@ void join_supplies_neutral_values() {
   });
 }
 
+void what_runs_when_its_set_is_removed_runs_to_its_end() {
+  run_ranks(3, [](Engine& engine, int rank) {
+    for (int i = 0; i < 10; ++i) {
+      const auto set = static_cast<int>(wait(plain(engine, Verb::kAddProcessSet, {0, 1})).value);
+      std::vector<float> data(300000, 1.0F);
+      std::shared_ptr<Work> work;
+      if (rank < 2) work = allreduce(engine, data, "x", ReduceOp::kSum, set);
+      wait(plain(engine, Verb::kRemoveProcessSet, {set}));
+      if (work == nullptr) continue;
+      // Either all of it or an error that says why; never a part.
+      try {
+        wait(work);
+        check(std::all_of(data.begin(), data.end(), [](float v) { return v == 2.0F; }), "the whole sum");
+      } catch (const Error& error) {
+        check_contains(error.what(), "was removed");
+      }
+    }
+  });
+}
+
+void shutdown_finishes_what_is_agreed() {
+  for (int i = 0; i < 10; ++i) {
+    run_ranks(3, [](Engine& engine, int) {
+      std::vector<float> data(300000, 1.0F);
+      const auto work = allreduce(engine, data, "x");
+      engine.shutdown();
+      check(work->done(), "done when shutdown returns");
+      wait(work);
+      check(std::all_of(data.begin(), data.end(), [](float v) { return v == 3.0F; }), "sum");
+    });
+  }
+}
+
+// A plane that breaks in the middle of a job, on one rank.
+class BrokenPlane final : public DataPlane {
+ public:
+  std::string_view name() const override { return "broken"; }
+  bool supports(const PlaneQuery&) const override { return true; }
+  Task allreduce(Reduction, std::span<const Segment>) override {
+    co_await PendingPtr();
+    throw std::runtime_error("wire on fire");
+  }
+  Task broadcast(int, std::size_t, std::span<const Segment>) override { co_return; }
+  Task allgather(std::size_t, const Spread&) override { co_return; }
+  Task reducescatter(Reduction, const Spread&) override { co_return; }
+  Task alltoall(std::size_t, const Exchange&) override { co_return; }
+};
+
+void a_failing_collective_ends_the_job_with_its_cause() {
+  for (const int broken : {0, 2}) {
+    run_ranks(
+        3,
+        [](Engine& engine, int) {
+          std::vector<float> data(4, 1.0F);
+          const auto work = allreduce(engine, data, "x");
+          const auto error = expect_throw<Error>([&] { wait(work); }, "failure");
+          check_contains(error.what(), "wire on fire");
+        },
+        [broken](int rank) {
+          EngineOptions options = default_options();
+          if (rank != broken) return options;
+          options.make_planes = [](Transport&, bool) {
+            DataPlanes planes;
+            planes.push_back(std::make_unique<BrokenPlane>());
+            return planes;
+          };
+          return options;
+        });
+  }
+}
+
+void a_rank_that_goes_away_fails_the_others() {
+  auto transports = make_loopback(2);
+  std::thread leaves([&] {
+    Engine engine(default_options(), std::move(transports[1]));
+    engine.shutdown();  // would wait for the other rank for ever
+    check_contains(engine.failure(), "rank 0 went away without shutdown()");
+  });
+  {
+    Engine engine(default_options(), std::move(transports[0]));
+  }
+  leaves.join();
+}
+
 void mismatch_is_an_error_on_every_rank_and_nothing_else() {
   run_ranks(3, [](Engine& engine, int rank) {
     for (int i = 0; i < 10; ++i) {
@@ -263,7 +347,7 @@ void mismatch_is_an_error_on_every_rank_and_nothing_else() {
 }
 
 void bad_calls_are_refused_at_once() {
-  run_ranks(2, [](Engine& engine, int) {
+  run_ranks(2, [](Engine& engine, int rank) {
     std::vector<float> data(4, 1.0F);
     const auto refused = [&](Request request, const std::string& part, int group = 0) {
       std::vector<Address> addresses(request.tensors.size(), Address{data.data(), data.data()});
@@ -294,13 +378,16 @@ void bad_calls_are_refused_at_once() {
     request = request_of(Verb::kAllreduce, "x", {4});
     request.tensors.push_back(request.tensors[0]);
     refused(request, "share memory");
-    const auto first = allreduce(engine, data, "twice");
+    // Stays in flight until the other rank asks for it too.
+    const std::string own = "twice" + std::to_string(rank);
+    const auto first = allreduce(engine, data, own);
     std::vector<float> other(4, 1.0F);
-    const auto error = expect_throw<Error>([&] { allreduce(engine, other, "twice"); }, "duplicate name");
+    const auto error = expect_throw<Error>([&] { allreduce(engine, other, own); }, "duplicate name");
     check(error.kind() == ErrorKind::kInvalidArgument, "kind");
+    wait(allreduce(engine, other, "twice" + std::to_string(1 - rank)));
     wait(first);
-    wait(allreduce(engine, other, "twice"));
-    check_equal(other[0], 2.0F, "the name is free again");
+    wait(allreduce(engine, other, "twice0"));
+    check_equal(other[0], 4.0F, "the name is free again");
   });
 }
 
@@ -406,6 +493,10 @@ int main() {
   adasum_equals_its_formula();
   process_sets_overlap_freely();
   join_supplies_neutral_values();
+  what_runs_when_its_set_is_removed_runs_to_its_end();
+  shutdown_finishes_what_is_agreed();
+  a_failing_collective_ends_the_job_with_its_cause();
+  a_rank_that_goes_away_fails_the_others();
   mismatch_is_an_error_on_every_rank_and_nothing_else();
   bad_calls_are_refused_at_once();
   leaving_early_fails_the_others();
