@@ -1,6 +1,7 @@
 """Programs that go wrong on some rank end as a whole, soon, with a code other than 0 and the cause in words."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -186,7 +187,7 @@ meet("y")
 """
     ended = run(2, body, start="import os\nhvd_mask_before = sorted(os.sched_getaffinity(0))\n" + START)
     assert ended.code == 0, ended.output
-    reports = [json.loads(line) for line in ended.output.splitlines() if line.startswith("{")]
+    reports = [json.loads(text) for text in re.findall(r"{[^}]*}", ended.output)]  # mpiexec may join lines
     assert len(reports) == 2
     for report in reports:
         assert report["same"]
