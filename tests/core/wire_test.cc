@@ -13,7 +13,7 @@ namespace {
 
 Request sample_request() {
   Request request;
-  request.name = std::string("na\0me \xc3\xa4 \"quoted\"\n", 20);
+  request.name = std::string("na\0me \xc3\xa4 \"quoted\"\n", 18);
   request.sequence = 1ULL << 60;
   request.verb = Verb::kAlltoall;
   request.op = ReduceOp::kProduct;
