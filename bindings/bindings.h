@@ -13,6 +13,10 @@ void bind_types(pybind11::module_& module);
 void bind_errors(pybind11::module_& module);
 void bind_work(pybind11::module_& module);
 void bind_engine(pybind11::module_& module);
+void bind_c_api(pybind11::module_& module);
+
+// The engine of this process. Throws Error(kPrecondition) before init.
+std::shared_ptr<Engine> engine_to_use();
 
 // A Work for Python: it keeps `keep` alive until the engine no longer touches its memory.
 pybind11::object wrap_work(std::shared_ptr<Work> work, std::shared_ptr<Engine> engine, pybind11::object keep);

@@ -47,11 +47,15 @@ std::shared_ptr<Engine> engine_to_ask() {
   return engine;
 }
 
+}  // namespace
+
 std::shared_ptr<Engine> engine_to_use() {
   auto engine = find_engine();
   if (engine == nullptr) throw Error(ErrorKind::kPrecondition, kNotInitialized);
   return engine;
 }
+
+namespace {
 
 // Shared memory where all ranks share a host and there is enough of it, then MPI, then what always works.
 DataPlanes make_planes(Transport& transport, bool shared_memory, const std::function<void(const std::string&)>& tell) {

@@ -7,4 +7,5 @@ PYBIND11_MODULE(_core, module) {
   sirtaki::bind_errors(module);
   sirtaki::bind_work(module);
   sirtaki::bind_engine(module);
+  sirtaki::bind_c_api(module);
 }

@@ -1,12 +1,14 @@
 #include "work.h"
 
+#include <utility>
+
 namespace sirtaki {
 
 bool Work::wait() {
   std::uint32_t state = state_.load(std::memory_order_acquire);
-  while (state != kDone) {
-    if (state == kPending && !state_.compare_exchange_weak(state, kAwaited)) continue;
-    if (futex_wait(state_, kAwaited) == Wake::kInterrupted) return done();
+  while ((state & kDone) == 0) {
+    if ((state & kAwaited) == 0 && !state_.compare_exchange_weak(state, state | kAwaited)) continue;
+    if (futex_wait(state_, state | kAwaited) == Wake::kInterrupted) return done();
     state = state_.load(std::memory_order_acquire);
   }
   return true;
@@ -27,9 +29,17 @@ void Work::fail(const Error& error) {
   publish();
 }
 
-// The waker touches the word after it is done; the engine's shared pointer keeps it alive until then.
+void Work::then(std::function<void(Work&)> callback) {
+  callback_ = std::move(callback);
+  if ((state_.fetch_or(kFollowed, std::memory_order_acq_rel) & kDone) != 0) std::exchange(callback_, nullptr)(*this);
+}
+
+// The waker touches the word after it is done; the engine's shared pointer keeps it alive until then. Whoever sets the
+// second of kDone and kFollowed makes the call.
 void Work::publish() {
-  if (state_.exchange(kDone, std::memory_order_acq_rel) == kAwaited) futex_wake_all(state_);
+  const std::uint32_t before = state_.exchange(kDone, std::memory_order_acq_rel);
+  if ((before & kAwaited) != 0) futex_wake_all(state_);
+  if ((before & kFollowed) != 0) std::exchange(callback_, nullptr)(*this);
 }
 
 }  // namespace sirtaki

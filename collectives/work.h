@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -24,7 +25,7 @@ struct Result {
 
 class Work {
  public:
-  bool done() const { return state_.load(std::memory_order_acquire) == kDone; }
+  bool done() const { return (state_.load(std::memory_order_acquire) & kDone) != 0; }
 
   // Done, by a failure in which memory may still be written to.
   bool abandoned() const { return done() && error_ && error_->kind() == ErrorKind::kAborted; }
@@ -35,18 +36,25 @@ class Work {
   // After done(): throws what went wrong, or gives the result.
   Result& result();
 
+  // Calls back once when done: on the thread that finishes the work, or on this one if it is done already. To be called
+  // at most once. Threads that wait may wake before the call.
+  void then(std::function<void(Work&)> callback);
+
   // Engine only, once.
   void finish(Result result);
   void fail(const Error& error);
 
  private:
+  // Bits of the state; a thread sleeps only while kAwaited is set, and `callback_` is there only if kFollowed is.
   static constexpr std::uint32_t kPending = 0;
   static constexpr std::uint32_t kAwaited = 1;
-  static constexpr std::uint32_t kDone = 2;
+  static constexpr std::uint32_t kFollowed = 2;
+  static constexpr std::uint32_t kDone = 4;
 
   void publish();
 
   std::atomic<std::uint32_t> state_{kPending};
+  std::function<void(Work&)> callback_;
   Result result_;
   std::optional<Error> error_;
 };

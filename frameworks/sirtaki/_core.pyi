@@ -90,6 +90,9 @@ def submit(
     shutdown.
     """
 
+def c_api() -> int:
+    """The address of the table of C functions that compiled kernels of frameworks call (bindings/c_api.h)."""
+
 def mpi_info(paths: Sequence[str]) -> dict[str, str]:
     """Loads the first library that loads: path, version (its own text), abi ("standard", "mpich", "openmpi").
     Raises InternalError with the loader's words for each path. Does not initialise MPI."""

@@ -11,10 +11,14 @@ _internal: tuple[str, ...] = (os.path.dirname(os.path.abspath(__file__)) + os.se
 
 def add_internal_folder(path: str) -> None:
     """Frames of files below this folder are passed over from now on."""
+    add_internal_prefix(os.path.join(os.path.abspath(path), ""))
+
+
+def add_internal_prefix(path: str) -> None:
+    """Frames of files whose path begins so are passed over from now on."""
     global _internal
-    prefix = os.path.join(os.path.abspath(path), "")
-    if prefix not in _internal:
-        _internal = (*_internal, prefix)
+    if path not in _internal:
+        _internal = (*_internal, path)
 
 
 def is_internal(file: str) -> bool:

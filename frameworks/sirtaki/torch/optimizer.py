@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from sirtaki.arguments import checked_passes, checked_predivide
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.reduce_ops import Adasum, Average, check_adasum, checked_op
@@ -22,8 +23,6 @@ from sirtaki.torch.optimizer_options import (
     Options,
     checked_groups,
     checked_names,
-    checked_passes,
-    checked_predivide,
     parameters_of,
 )
 from sirtaki.torch.parameter_check import ParameterCheck

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from sirtaki.process_sets import ProcessSet
-from sirtaki.reduce_ops import Average, checked_op
 from sirtaki.torch.compression import Compressor
 
 
@@ -106,19 +105,3 @@ def checked_groups(optimizer: torch.optim.Optimizer, num_groups: int, groups: An
             raise ValueError(f"a tensor of shape {tuple(tensor.shape)} appears in groups more than once")
         seen.add(id(tensor))
     return [[numbers[id(tensor)] for tensor in group if id(tensor) in numbers] for group in groups], 0
-
-
-def checked_predivide(factor: float, op: int) -> float:
-    """The factor as a float; ValueError unless it is a positive number, and 1 for anything but Average."""
-    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor < float("inf"):
-        raise ValueError(f"gradient_predivide_factor must be a positive number, got {factor!r}")
-    if factor != 1.0 and checked_op(op) != Average:
-        raise ValueError("gradient_predivide_factor not supported with op != Average")
-    return float(factor)
-
-
-def checked_passes(passes: int) -> int:
-    """backward_passes_per_step; ValueError unless a positive integer."""
-    if isinstance(passes, bool) or not isinstance(passes, int) or passes <= 0:
-        raise ValueError(f"backward_passes_per_step must be > 0, got {passes!r}")
-    return passes

@@ -1,0 +1,137 @@
+#include "c_api.h"
+
+#include <algorithm>
+
+#include "bindings.h"
+
+namespace sirtaki {
+namespace {
+
+namespace py = pybind11;
+
+SirtakiError number_of(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kInvalidArgument:
+      return kSirtakiInvalidArgument;
+    case ErrorKind::kPrecondition:
+      return kSirtakiPrecondition;
+    case ErrorKind::kAborted:
+      break;
+  }
+  return kSirtakiAborted;
+}
+
+template <class Callback>
+void tell_failure(Callback callback, void* context, SirtakiError kind, const char* message) {
+  const SirtakiOutcome outcome{kind, message, 0, nullptr, 0};
+  callback(context, &outcome);
+}
+
+// Runs `work`, and makes what it throws an outcome: nothing may be thrown into C.
+template <class Callback, class Work>
+void guarded(Callback callback, void* context, const Work& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    tell_failure(callback, context, number_of(error.kind()), error.what());
+  } catch (const std::exception& error) {
+    tell_failure(callback, context, kSirtakiAborted, error.what());
+  }
+}
+
+template <class Enum>
+Enum checked(std::int32_t value, int count, const char* what) {
+  if (value < 0 || value >= count) {
+    throw Error(ErrorKind::kInvalidArgument, std::string("unknown ") + what + " number " + std::to_string(value));
+  }
+  return static_cast<Enum>(value);
+}
+
+Request request_of(const SirtakiRequest& asked) {
+  Request request;
+  request.name = asked.name;
+  request.verb = checked<Verb>(asked.verb, kVerbCount, "collective");
+  request.op = checked<ReduceOp>(asked.op, kReduceOpCount, "op");
+  request.prescale = asked.prescale;
+  request.postscale = asked.postscale;
+  request.root = asked.root;
+  request.splits.assign(asked.splits, asked.splits + asked.split_count);
+  request.site = asked.site;
+  for (int i = 0; i < asked.tensor_count; ++i) {
+    const SirtakiTensor& tensor = asked.tensors[i];
+    request.tensors.push_back({checked<DType>(tensor.dtype, kDTypeCount, "dtype"), tensor.device,
+                               Shape(tensor.shape, tensor.shape + tensor.dimensions)});
+  }
+  return request;
+}
+
+void tell_result(const SirtakiRequest& asked, Work& work) {
+  guarded(asked.finished, asked.context, [&] {
+    const Result& result = work.result();
+    const auto splits = static_cast<std::int32_t>(result.received_splits.size());
+    const SirtakiOutcome outcome{kSirtakiOk, "", result.value, result.received_splits.data(), splits};
+    asked.finished(asked.context, &outcome);
+  });
+}
+
+void submit(const SirtakiRequest* asked) {
+  std::shared_ptr<Engine> engine;
+  std::shared_ptr<Work> work;
+  const auto start = [&] {
+    engine = engine_to_use();
+    std::vector<Address> addresses;
+    for (int i = 0; i < asked->tensor_count; ++i) addresses.push_back({asked->tensors[i].in, asked->tensors[i].out});
+    work =
+        engine->submit(asked->process_set, request_of(*asked), std::move(addresses),
+                       [allocate = asked->allocate, context = asked->context](std::size_t tensor, const Shape& shape) {
+                         return allocate(context, static_cast<std::int32_t>(tensor),
+                                         static_cast<std::int32_t>(shape.size()), shape.data());
+                       });
+  };
+  guarded(asked->finished, asked->context, start);
+  if (work == nullptr) return;
+  // Of the request only the function and the context are read later; the rest is the caller's again.
+  work->then([kept = *asked](Work& done) { tell_result(kept, done); });
+  engine->hurry();
+}
+
+std::int64_t answer_to(SirtakiQuestion question, int process_set) {
+  const auto engine = engine_to_use();
+  const Topology& topology = engine->topology();
+  if (question == kSirtakiRank) return topology.rank;
+  if (question == kSirtakiLocalRank) return topology.local_rank;
+  if (question == kSirtakiLocalSize) return topology.local_size;
+  const auto sets = engine->process_sets();
+  const auto set = sets.find(process_set);
+  if (set == sets.end()) {
+    throw Error(ErrorKind::kInvalidArgument, "there is no process set " + std::to_string(process_set));
+  }
+  const std::vector<int>& ranks = set->second;
+  if (question == kSirtakiSize) return static_cast<std::int64_t>(ranks.size());
+  const auto found = std::find(ranks.begin(), ranks.end(), topology.rank);
+  if (question == kSirtakiIncluded) return found != ranks.end();
+  if (found == ranks.end()) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "rank " + std::to_string(topology.rank) + " is not in process set " + std::to_string(process_set));
+  }
+  return found - ranks.begin();
+}
+
+void ask(std::int32_t question, std::int32_t process_set, void* context,
+         void (*answer)(void* context, const SirtakiOutcome* outcome)) {
+  guarded(answer, context, [&] {
+    const auto value = answer_to(checked<SirtakiQuestion>(question, kSirtakiQuestionCount, "question"), process_set);
+    const SirtakiOutcome outcome{kSirtakiOk, "", value, nullptr, 0};
+    answer(context, &outcome);
+  });
+}
+
+constexpr SirtakiApi kApi{kSirtakiApiVersion, &submit, &ask};
+
+}  // namespace
+
+void bind_c_api(py::module_& module) {
+  module.def("c_api", [] { return reinterpret_cast<std::uintptr_t>(&kApi); });
+}
+
+}  // namespace sirtaki

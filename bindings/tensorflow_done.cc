@@ -1,0 +1,46 @@
+#include "tensorflow_done.h"
+
+#include <pthread.h>
+
+#include <cstdint>
+#include <utility>
+
+namespace sirtaki::tensorflow {
+namespace {
+
+std::uintptr_t end_of_this_stack() {
+  pthread_attr_t attributes;
+  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return 0;
+  void* begin = nullptr;
+  std::size_t size = 0;
+  pthread_attr_getstack(&attributes, &begin, &size);
+  pthread_attr_destroy(&attributes);
+  return reinterpret_cast<std::uintptr_t>(begin) + size;
+}
+
+// The frames of callers lie between this one and the end of the stack.
+bool is_on_this_stack(const void* pointer) {
+  thread_local const std::uintptr_t end = end_of_this_stack();
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  return address > reinterpret_cast<std::uintptr_t>(__builtin_frame_address(0)) && address < end;
+}
+
+}  // namespace
+
+Done::Done(TF_AsyncOpKernelDoneCallback* callback) {
+  if (is_on_this_stack(callback)) {
+    moved_ = std::move(*reinterpret_cast<std::function<void()>*>(callback));
+  } else {
+    callback_ = callback;
+  }
+}
+
+void Done::operator()() {
+  if (callback_ != nullptr) {
+    api().run_done_callback(std::exchange(callback_, nullptr));
+  } else {
+    std::exchange(moved_, nullptr)();
+  }
+}
+
+}  // namespace sirtaki::tensorflow

@@ -1,0 +1,58 @@
+"""Checks of arguments that every framework's adapter takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sirtaki.native import core
+from sirtaki.process_sets import ProcessSet, require_id
+from sirtaki.reduce_ops import Adasum, Average, check_adasum, check_scale, checked_op
+
+
+def checked_name(name: Any) -> str:
+    """Returns the name; ValueError unless it is a string in UTF-8, which half of a surrogate pair has no place in."""
+    if not isinstance(name, str):
+        raise ValueError(f"name must be a string or None, got {name!r}")
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"name holds characters that UTF-8 cannot express: {name!r}") from None
+    return name
+
+
+def reduction(op: int, prescale: float, postscale: float, process_set: ProcessSet) -> tuple[int, float, float, int]:
+    """(op, prescale, postscale, process set's id), checked; ValueError with the wrong value, NotImplementedError where
+    Adasum cannot run.
+    """
+    number = require_id(process_set)
+    if checked_op(op) == Adasum and core.is_initialized():
+        check_adasum(process_set, core.size())
+    return (
+        int(op),
+        check_scale("prescale_factor", prescale),
+        check_scale("postscale_factor", postscale),
+        number,
+    )
+
+
+def checked_root(root_rank: int) -> int:
+    """The root as an integer; ValueError for anything else."""
+    if isinstance(root_rank, bool) or not hasattr(root_rank, "__index__"):
+        raise ValueError(f"root_rank must be an integer, got {root_rank!r}")
+    return root_rank.__index__()
+
+
+def checked_predivide(factor: float, op: int) -> float:
+    """The factor as a float; ValueError unless it is a positive number, and 1 for anything but Average."""
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor < float("inf"):
+        raise ValueError(f"gradient_predivide_factor must be a positive number, got {factor!r}")
+    if factor != 1.0 and checked_op(op) != Average:
+        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    return float(factor)
+
+
+def checked_passes(passes: int) -> int:
+    """backward_passes_per_step; ValueError unless a positive integer."""
+    if isinstance(passes, bool) or not isinstance(passes, int) or passes <= 0:
+        raise ValueError(f"backward_passes_per_step must be > 0, got {passes!r}")
+    return passes

@@ -1,0 +1,128 @@
+"""Sirtaki for TensorFlow: `import sirtaki.tensorflow as hvd` takes the place of `import horovod.tensorflow as hvd`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tempfile
+
+import tensorflow as tf
+
+from sirtaki import call_site
+from sirtaki.exceptions import HorovodInternalError, SirtakiInternalError
+from sirtaki.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from sirtaki.reduce_ops import Adasum, Average, Max, Min, Product, Sum
+from sirtaki.runtime import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+from sirtaki.tensorflow import gradients as _registered  # noqa: F401  importing it registers them
+from sirtaki.tensorflow.collectives.allgather import allgather, grouped_allgather
+from sirtaki.tensorflow.collectives.allreduce import allreduce, grouped_allreduce
+from sirtaki.tensorflow.collectives.alltoall import alltoall
+from sirtaki.tensorflow.collectives.broadcast import broadcast, broadcast_
+from sirtaki.tensorflow.collectives.meeting import (
+    barrier,
+    join,
+    local_rank_op,
+    local_size_op,
+    process_set_included_op,
+    rank_op,
+    size_op,
+)
+from sirtaki.tensorflow.collectives.reducescatter import grouped_reducescatter, reducescatter
+from sirtaki.tensorflow.compression import Compression
+from sirtaki.tensorflow.functions import (
+    allgather_object,
+    broadcast_global_variables,
+    broadcast_object,
+    broadcast_object_fn,
+    broadcast_variables,
+)
+
+call_site.add_internal_folder(os.path.dirname(tf.__file__))
+for _name in ("keras", "tf_keras"):  # found, not imported: that takes seconds
+    _spec = importlib.util.find_spec(_name)
+    if _spec is not None and _spec.origin is not None:
+        call_site.add_internal_folder(os.path.dirname(_spec.origin))
+# What AutoGraph makes of the user's functions has another file name on every rank.
+call_site.add_internal_prefix(os.path.join(tempfile.gettempdir(), "__autograph_generated_file"))
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Compression",
+    "HorovodInternalError",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "SirtakiInternalError",
+    "Sum",
+    "add_process_set",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_rank_op",
+    "local_size",
+    "local_size_op",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "process_set_included_op",
+    "rank",
+    "rank_op",
+    "reducescatter",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "size_op",
+    "start_timeline",
+    "stop_timeline",
+]

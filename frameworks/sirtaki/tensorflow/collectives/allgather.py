@@ -1,0 +1,35 @@
+"""allgather: every rank gets the tensors of all ranks, joined along dimension 0."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from sirtaki.process_sets import ProcessSet, global_process_set, require_id
+from sirtaki.tensorflow import raw
+from sirtaki.tensorflow.tensors import to_tensors
+
+
+def allgather(
+    tensor: Any,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """A new tensor: the ranks' tensors one after the other. Dimension 0 may differ by rank and be 0, the others not.
+
+    Differentiable: the average over ranks of the gradient, of which each rank keeps its own rows.
+    """
+    return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
+
+
+def grouped_allgather(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> list[tf.Tensor]:
+    """allgather of several tensors as one unit: a list. Differentiable."""
+    return raw.allgather(to_tensors(tensors), name, require_id(process_set), ignore_name_scope=ignore_name_scope)

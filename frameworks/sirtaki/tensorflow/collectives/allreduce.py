@@ -1,0 +1,106 @@
+"""allreduce: every rank gets the reduction of the tensors of all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from sirtaki.arguments import reduction
+from sirtaki.process_sets import ProcessSet, global_process_set
+from sirtaki.reduce_ops import choose_op
+from sirtaki.tensorflow import raw
+from sirtaki.tensorflow.compression import Compression, Compressor
+from sirtaki.tensorflow.raw import Reduction
+from sirtaki.tensorflow.sparse import reduce_slices
+from sirtaki.tensorflow.tensors import check_list
+
+
+def allreduce(
+    tensor: Any,
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> Any:
+    """A new tensor of the same shape and dtype: postscale * op(prescale * tensor of each rank). Differentiable.
+
+    op is Average by default; integers are summed, divided and truncated toward zero. 16-bit floats are accumulated in
+    float32. Gradient: the same allreduce of the gradient (see sirtaki.tensorflow.gradients). IndexedSlices give
+    IndexedSlices (see sirtaki.tensorflow.sparse): only Sum and Average without factors, else NotImplementedError.
+    """
+    return _reduce(
+        [tensor],
+        Reduction(*reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)),
+        name,
+        (device_dense, device_sparse),
+        compression,
+        ignore_name_scope,
+    )[0]
+
+
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    name: str | None = None,
+) -> list[Any]:
+    """allreduce of several tensors as one unit: a list of new tensors. Shapes and dtypes may differ. Differentiable.
+
+    The list may hold IndexedSlices, which are reduced one by one beside the unit of the dense tensors.
+    """
+    return _reduce(
+        check_list(tensors),
+        Reduction(*reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)),
+        name,
+        (device_dense, device_sparse),
+        compression,
+        ignore_name_scope,
+    )
+
+
+def _reduce(
+    tensors: Sequence[Any],
+    how: Reduction,
+    name: str | None,
+    devices: tuple[str, str],
+    compression: type[Compressor],
+    ignore_name_scope: bool,
+) -> list[Any]:
+    results: list[Any] = list(tensors)
+    dense = [i for i, tensor in enumerate(tensors) if not isinstance(tensor, tf.IndexedSlices)]
+    for i, tensor in enumerate(tensors):
+        if isinstance(tensor, tf.IndexedSlices):
+            with tf.device(devices[1] or None):
+                called = name if name is None or len(tensors) == 1 else f"{name}.{i}"
+                results[i] = reduce_slices(tensor, called, how, compression, ignore_name_scope=ignore_name_scope)
+    if dense:
+        with tf.device(devices[0] or None):
+            chosen = [tensors[i] for i in dense]
+            reduced = reduce_dense(chosen, name, how, compression, ignore_name_scope=ignore_name_scope)
+        for i, result in zip(dense, reduced, strict=True):
+            results[i] = result
+    return results
+
+
+def reduce_dense(
+    tensors: Sequence[Any], name: str | None, how: Reduction, compression: type[Compressor], **scope: bool
+) -> list[tf.Tensor]:
+    """One unit of dense tensors, compressed on the wire."""
+    pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
+    results = raw.allreduce([wire for wire, _ in pairs], name, how, **scope)
+    return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]

@@ -1,0 +1,31 @@
+"""alltoall: every rank sends rows of its tensor to every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from sirtaki.process_sets import ProcessSet, global_process_set, require_id
+from sirtaki.tensorflow import raw
+
+
+def alltoall(
+    tensor: Any,
+    splits: Any = None,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
+    """The rows that the ranks sent here, by rank; with splits also the int32 number of rows from each.
+
+    splits: 1-D int32, rows for each rank in order of dimension 0; rows beyond their sum are ignored. Without it
+    dimension 0 must be a multiple of the number of ranks. Differentiable: the gradient's rows go back.
+    """
+    group = require_id(process_set)
+    rows = tf.convert_to_tensor([] if splits is None else splits, dtype=tf.int32)
+    if splits is not None and rows.shape.rank == 1 and rows.shape[0] == 0:
+        raise ValueError("splits must have one entry for each rank, got none")
+    tensor = tf.convert_to_tensor(tensor)
+    output, received = raw.alltoall(tensor, rows, name, group, ignore_name_scope=ignore_name_scope)
+    return output if splits is None else (output, received)

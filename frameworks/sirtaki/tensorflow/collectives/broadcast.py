@@ -1,0 +1,51 @@
+"""broadcast: every rank gets the root's tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from sirtaki.arguments import checked_root
+from sirtaki.process_sets import ProcessSet, global_process_set, require_id
+from sirtaki.tensorflow import raw
+
+
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> tf.Tensor:
+    """A new tensor with the root's values. root_rank is a global rank that belongs to the set. Differentiable.
+
+    Gradient: the average over ranks on the root, zero elsewhere.
+    """
+    root, group = checked_root(root_rank), require_id(process_set)
+    tensor = tf.convert_to_tensor(tensor)
+    return raw.broadcast([tensor], root, name, group, ignore_name_scope=ignore_name_scope)[0]
+
+
+def broadcast_(
+    variables: Sequence[tf.Variable],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> list[tf.Variable]:
+    """Overwrites the variables with the root's values, as one unit, and returns them. Not differentiable.
+
+    ValueError unless these are variables.
+    """
+    root, group = checked_root(root_rank), require_id(process_set)
+    listed = list(variables)
+    for number, variable in enumerate(listed):
+        if not hasattr(variable, "assign"):
+            raise ValueError(f"variables[{number}] must be a variable, got {type(variable).__name__} {variable!r:.80}")
+    if not listed:
+        return []
+    values = raw.broadcast([tf.convert_to_tensor(variable) for variable in listed], root, name, group)
+    for variable, value in zip(listed, values, strict=True):
+        variable.assign(value)
+    return listed

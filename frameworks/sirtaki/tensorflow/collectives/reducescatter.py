@@ -1,0 +1,68 @@
+"""reducescatter: the reduction of all tensors, of which each rank gets some rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from sirtaki.arguments import reduction
+from sirtaki.process_sets import ProcessSet, global_process_set
+from sirtaki.reduce_ops import Average
+from sirtaki.tensorflow import raw
+from sirtaki.tensorflow.compression import Compression, Compressor
+from sirtaki.tensorflow.raw import Reduction
+from sirtaki.tensorflow.tensors import to_tensors
+
+
+def reducescatter(
+    tensor: Any,
+    device_dense: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> tf.Tensor:
+    """This rank's rows of the reduced tensor; the first `rows % ranks` ranks get one row more, some may get none.
+
+    op is Average or Sum. Shapes must be equal on all ranks. Differentiable: the gradients of all parts joined, times
+    the number of ranks for Sum (see sirtaki.tensorflow.gradients). NotImplementedError for IndexedSlices.
+    """
+    how = Reduction(*reduction(op, prescale_factor, postscale_factor, process_set))
+    return _scatter([tensor], device_dense, compression, how, name, ignore_name_scope)[0]
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    device_dense: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+) -> list[tf.Tensor]:
+    """reducescatter of several tensors as one unit: a list. Differentiable."""
+    how = Reduction(*reduction(op, prescale_factor, postscale_factor, process_set))
+    return _scatter(tensors, device_dense, compression, how, name, ignore_name_scope)
+
+
+def _scatter(
+    tensors: Sequence[Any],
+    device: str,
+    compression: type[Compressor],
+    how: Reduction,
+    name: str | None,
+    ignore_name_scope: bool,
+) -> list[tf.Tensor]:
+    if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
+        raise NotImplementedError("reducescatter takes dense tensors only, got IndexedSlices")
+    with tf.device(device or None):
+        pairs = [compression.compress(tensor) for tensor in to_tensors(tensors)]
+        results = raw.reducescatter([wire for wire, _ in pairs], name, how, ignore_name_scope=ignore_name_scope)
+        return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]

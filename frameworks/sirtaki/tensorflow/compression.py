@@ -1,0 +1,69 @@
+"""What gradients look like on the wire. Subclass Compressor for your own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+class Compressor:
+    """Turns a tensor into a smaller one before a reduction, and the result back after it."""
+
+    @staticmethod
+    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        """(the tensor to send, what decompress needs to know)."""
+        raise NotImplementedError("a compressor defines compress() and decompress()")
+
+    @staticmethod
+    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
+        """The reduced tensor in its first form."""
+        raise NotImplementedError("a compressor defines compress() and decompress()")
+
+
+class NoneCompressor(Compressor):
+    """Sends tensors as they are."""
+
+    @staticmethod
+    def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
+        return tensor
+
+
+class _CastCompressor(Compressor):
+    """Sends floating tensors in another dtype; integers go as they are."""
+
+    wire = tf.float32
+
+    @classmethod
+    def compress(cls, tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
+        if not tensor.dtype.is_floating or tensor.dtype == cls.wire:
+            return tensor, None
+        return tf.cast(tensor, cls.wire), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: tf.Tensor, ctx: Any) -> tf.Tensor:
+        return tensor if ctx is None else tf.cast(tensor, ctx)
+
+
+class FP16Compressor(_CastCompressor):
+    """Sends floating tensors as float16: at most 65504, and values below 6e-8 vanish."""
+
+    wire = tf.float16
+
+
+class BF16Compressor(_CastCompressor):
+    """Sends floating tensors as bfloat16: the range of float32 with 8 bits of mantissa."""
+
+    wire = tf.bfloat16
+
+
+class Compression:
+    """The built-in ones: Compression.none, Compression.fp16, Compression.bf16."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor

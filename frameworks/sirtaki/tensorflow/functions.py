@@ -1,0 +1,82 @@
+"""Making ranks equal: variables, any Python object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from sirtaki import exchange
+from sirtaki.arguments import checked_root
+from sirtaki.process_sets import ProcessSet, global_process_set, require_id
+from sirtaki.tensorflow.collectives.broadcast import broadcast_
+
+
+def broadcast_variables(
+    variables: Sequence[tf.Variable],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+) -> Any:
+    """Overwrites each variable with the root's value; dtypes and shapes must be those of the root.
+
+    All variables travel as one unit, so `inplace` changes nothing and is kept for Horovod's programs. In a graph of
+    TensorFlow 1: the operation to run.
+    """
+    if tf.executing_eagerly() or tf.inside_function():
+        broadcast_(variables, root_rank, process_set=process_set)
+        return None
+    with tf.compat.v1.name_scope("broadcast_variables"):
+        root = checked_root(root_rank)
+        from sirtaki.tensorflow import raw
+
+        values = raw.broadcast([v.read_value() for v in variables], root, None, require_id(process_set))
+        return tf.group(*[tf.compat.v1.assign(v, value) for v, value in zip(variables, values, strict=True)])
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The root's object on every rank, by cloudpickle; the root gets its own object back. Other ranks' is not read.
+
+    Blocks; to be called outside of graphs. session: kept for Horovod's programs, not needed.
+    """
+    return exchange.broadcast_object(obj, checked_root(root_rank), name, require_id(process_set))
+
+
+def broadcast_object_fn(
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[Any], Any]:
+    """broadcast_object with all arguments but the object set."""
+
+    def broadcast(obj: Any) -> Any:
+        return broadcast_object(obj, root_rank, session, name, process_set)
+
+    return broadcast
+
+
+def allgather_object(
+    obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """The objects of all ranks of the set, by rank, by cloudpickle. Blocks; to be called outside of graphs."""
+    return exchange.allgather_object(obj, name, require_id(process_set))
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """In a graph of TensorFlow 1: the operation that gives all global variables the root's values.
+
+    RuntimeError in eager mode, where there are no global variables; use broadcast_variables.
+    """
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "broadcast_global_variables() does not support eager execution; use broadcast_variables(variables, root)"
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)

@@ -1,0 +1,122 @@
+"""One op for each verb, on checked arguments. The gradients are registered in gradients.py.
+
+Several tensors are one unit. `name` None: see labels.py. `group` is a process set's id. In a graph the ops are free of
+TensorFlow's order of side effects: which one runs first must not matter, or ranks could wait for each other.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from sirtaki.call_site import call_site
+from sirtaki.native import core
+from sirtaki.reduce_ops import Average
+from sirtaki.tensorflow.labels import label, refuse_xla
+from sirtaki.tensorflow.library import ops
+
+_QUESTIONS = ("rank", "size", "local_rank", "local_size", "included", "rank_in_set")
+
+
+class Reduction(NamedTuple):
+    """How to reduce: what sirtaki.arguments.reduction() gives."""
+
+    op: int = int(Average)
+    prescale: float = 1.0
+    postscale: float = 1.0
+    group: int = 0
+
+    def attributes(self) -> dict[str, int]:
+        return {
+            "reduce_op": self.op,
+            "prescale_bits": _bits(self.prescale),
+            "postscale_bits": _bits(self.postscale),
+            "process_set": self.group,
+        }
+
+
+def _bits(value: float) -> int:
+    """A double as an integer attribute: TensorFlow's float attributes have 32 bits only."""
+    return struct.unpack("<q", struct.pack("<d", value))[0]
+
+
+def real(bits: int) -> float:
+    """The double of an attribute."""
+    return struct.unpack("<d", struct.pack("<q", bits))[0]
+
+
+def _free_of_order(made: tf.Tensor) -> None:
+    """Lets a graph run this op as soon as its inputs are there: collectives that wait for each other would hang."""
+    if tf.executing_eagerly():
+        return
+    manager = getattr(made.graph, "experimental_acd_manager", None)
+    if manager is not None:
+        manager.run_independently(made.op)
+
+
+def allreduce(tensors: Sequence[tf.Tensor], name: str | None, how: Reduction, **scope: bool) -> list[tf.Tensor]:
+    refuse_xla()
+    called = label(name, "allreduce", **scope)
+    results = ops.sirtaki_allreduce(tensors=tensors, label=called, site=call_site(), **how.attributes())
+    _free_of_order(results[0])
+    return results
+
+
+def allgather(tensors: Sequence[tf.Tensor], name: str | None, group: int, **scope: bool) -> list[tf.Tensor]:
+    refuse_xla()
+    called = label(name, "allgather", **scope)
+    results = ops.sirtaki_allgather(tensors=tensors, label=called, process_set=group, site=call_site())
+    _free_of_order(results[0])
+    return results
+
+
+def broadcast(tensors: Sequence[tf.Tensor], root: int, name: str | None, group: int, **scope: bool) -> list[tf.Tensor]:
+    refuse_xla()
+    called = label(name, "broadcast", **scope)
+    results = ops.sirtaki_broadcast(tensors=tensors, label=called, root_rank=root, process_set=group, site=call_site())
+    _free_of_order(results[0])
+    return results
+
+
+def alltoall(
+    tensor: tf.Tensor, splits: Any, name: str | None, group: int, **scope: bool
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """splits: int32, empty for equal parts. Result: (output, received_splits)."""
+    refuse_xla()
+    called = label(name, "alltoall", **scope)
+    result = ops.sirtaki_alltoall(tensor=tensor, splits=splits, label=called, process_set=group, site=call_site())
+    _free_of_order(result[0])
+    return result[0], result[1]
+
+
+def reducescatter(tensors: Sequence[tf.Tensor], name: str | None, how: Reduction, **scope: bool) -> list[tf.Tensor]:
+    refuse_xla()
+    called = label(name, "reducescatter", **scope)
+    results = ops.sirtaki_reducescatter(tensors=tensors, label=called, site=call_site(), **how.attributes())
+    _free_of_order(results[0])
+    return results
+
+
+def barrier(group: int) -> Any:
+    """Keeps its place in the program: ops with side effects that come before it run before it."""
+    refuse_xla()
+    return ops.sirtaki_barrier(label=label(None, "barrier"), process_set=group, site=call_site())
+
+
+def join() -> tf.Tensor:
+    """The last rank to join, int32. Keeps its place in the program."""
+    refuse_xla()
+    return ops.sirtaki_join(label=label(None, "join"), site=call_site())
+
+
+def ask(question: str, group: int = 0, name: str | None = None) -> tf.Tensor:
+    """An int32 scalar that is found out when the op runs."""
+    return ops.sirtaki_topology(question=_QUESTIONS.index(question), process_set=group, name=name)
+
+
+def known_size(group: int) -> int | None:
+    """The number of ranks of a process set, as far as it is known while the program is built."""
+    return len(core.process_sets().get(group, ())) or None if core.is_initialized() else None
