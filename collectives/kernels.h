@@ -13,6 +13,9 @@ namespace sirtaki {
 // wire_dtype().
 void reduce(DType dtype, ReduceOp op, void* accumulator, const void* in, std::int64_t count);
 
+// out[i] = a[i] op b[i]; out may be a or b.
+void reduce_to(DType dtype, ReduceOp op, void* out, const void* a, const void* b, std::int64_t count);
+
 // out[i] = to(from(in[i]) * factor), in one pass. out == in is allowed when the sizes are equal. A factor of 1 is a
 // cast. Integers times a factor go through float64 and are truncated toward zero; out of range is clamped.
 void convert(DType to, void* out, DType from, const void* in, std::int64_t count, double factor);

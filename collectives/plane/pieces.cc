@@ -59,4 +59,10 @@ bool PieceWalk::next_direct(Piece& piece) {
   return true;
 }
 
+std::vector<Piece> cut(PieceWalk walk) {
+  std::vector<Piece> pieces;
+  for (Piece piece; walk.next(piece);) pieces.push_back(piece);
+  return pieces;
+}
+
 }  // namespace sirtaki

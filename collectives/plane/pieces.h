@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <vector>
 
 #include "plane/data_plane.h"
 
@@ -60,5 +61,8 @@ class PieceWalk {
   std::size_t segment_ = 0;   // where the next piece begins
   std::int64_t offset_ = 0;
 };
+
+// All of a walk's pieces.
+std::vector<Piece> cut(PieceWalk walk);
 
 }  // namespace sirtaki

@@ -1,26 +1,24 @@
 #include "plane/shm.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 #include <utility>
 #include <vector>
 
-#include "host_buffer.h"
-#include "kernels.h"
+#include "plane/fold.h"
 #include "plane/pieces.h"
+#include "plane/shm_allreduce.h"
 #include "plane/shm_channel.h"
 
 namespace sirtaki {
 namespace {
 
 constexpr std::size_t kSlotBytes = std::size_t{512} << 10;
-constexpr std::size_t kPieceBytesWithCores = std::size_t{128}
-                                             << 10;  // stays in a core's cache while it is handed around
-constexpr std::size_t kOneShotBytes = std::size_t{64} << 10;
-constexpr std::int64_t kBlockBytes = 16 << 10;  // what is reduced and written back at a time stays in the first cache
+constexpr std::size_t kPieceBytes = std::size_t{64} << 10;  // stays in a core's cache while it is handed around
+constexpr std::size_t kPieceBytesOfMany = std::size_t{128} << 10;
+constexpr std::size_t kManyBytes = std::size_t{1} << 20;  // from here on there are pieces enough to fill the pipeline
+constexpr std::size_t kOneShotBytes = std::size_t{8} << 10;
 constexpr std::int64_t kLine = 64;
 
 std::byte* at(void* base, std::int64_t index, std::size_t size) {
@@ -36,9 +34,10 @@ std::vector<std::int64_t> starts_of(const std::vector<std::int64_t>& counts) {
   return starts;
 }
 
-// A hand-over between processes that share a core costs a context switch, so there must be fewer of them.
-std::size_t piece_bytes(int ranks) {
-  return ranks <= sysconf(_SC_NPROCESSORS_ONLN) ? kPieceBytesWithCores : kSlotBytes;
+std::size_t total_bytes(std::span<const Segment> segments, std::size_t element_size) {
+  std::int64_t count = 0;
+  for (const Segment& segment : segments) count += segment.count;
+  return static_cast<std::size_t>(count) * element_size;
 }
 
 class ShmPlane final : public DataPlane {
@@ -47,7 +46,7 @@ class ShmPlane final : public DataPlane {
       : channel_(std::move(channel)),
         rank_(channel_.rank()),
         size_(channel_.size()),
-        piece_bytes_(piece_bytes(channel_.size())) {}
+        inputs_(static_cast<std::size_t>(size_)) {}
 
   std::string_view name() const override { return "shm"; }
 
@@ -56,10 +55,9 @@ class ShmPlane final : public DataPlane {
   }
 
   Task allreduce(Reduction reduction, std::span<const Segment> segments) override {
-    std::int64_t count = 0;
-    for (const Segment& segment : segments) count += segment.count;
-    const std::size_t bytes = static_cast<std::size_t>(count) * size_of(wire_dtype(reduction));
-    return bytes <= kOneShotBytes ? reduce_at_once(reduction, segments) : reduce_in_pieces(reduction, segments);
+    const std::size_t bytes = total_bytes(segments, size_of(reduction.dtype));
+    if (bytes <= kOneShotBytes) return shm_allreduce_at_once(channel_, reduction, segments, inputs_);
+    return shm_allreduce_in_pieces(channel_, reduction, segments, piece_bytes(bytes));
   }
 
   Task broadcast(int root, std::size_t element_size, std::span<const Segment> segments) override;
@@ -68,13 +66,11 @@ class ShmPlane final : public DataPlane {
   Task alltoall(std::size_t element_size, const Exchange& exchange) override;
 
  private:
-  Task reduce_at_once(Reduction reduction, std::span<const Segment> segments);
-  Task reduce_in_pieces(Reduction reduction, std::span<const Segment> segments);
-
-  std::vector<Piece> cut(const PieceWalk& walk) const;
-  void copy_in(const Reduction& reduction, const PieceWalk& walk, const Piece& piece, std::byte* slot) const;
-  void copy_out(const Reduction& reduction, const PieceWalk& walk, const Piece& piece, const std::byte* slot) const;
-  void reduce_own_part(DType wire, ReduceOp op, std::int64_t count, std::uint64_t turn) const;
+  // Where processes share a core, a hand-over costs a context switch: few large pieces.
+  std::size_t piece_bytes(std::size_t batch_bytes) const {
+    if (!channel_.cores_are_free()) return channel_.slot_size();
+    return batch_bytes < kManyBytes ? kPieceBytes : kPieceBytesOfMany;
+  }
   std::byte* part(int owner, int index, std::uint64_t turn) const {
     return channel_.slot(owner, turn) + static_cast<std::size_t>(index) * part_bytes();
   }
@@ -83,108 +79,13 @@ class ShmPlane final : public DataPlane {
   ShmChannel channel_;
   int rank_;
   int size_;
-  std::size_t piece_bytes_;
-  HostBuffer scratch_{kOneShotBytes};
+  std::vector<const std::byte*> inputs_;  // room for shm_allreduce_at_once()
 };
 
-PieceWalk walk_of(std::span<const Segment> segments, std::size_t piece_bytes, std::size_t element_size) {
-  return PieceWalk(segments, {.piece = static_cast<std::int64_t>(piece_bytes / element_size), .direct = kPackAll});
-}
-
-std::vector<Piece> ShmPlane::cut(const PieceWalk& walk) const {
-  std::vector<Piece> pieces;
-  PieceWalk steps = walk;
-  for (Piece piece; steps.next(piece);) pieces.push_back(piece);
-  return pieces;
-}
-
-void ShmPlane::copy_in(const Reduction& reduction, const PieceWalk& walk, const Piece& piece, std::byte* slot) const {
-  const DType wire = wire_dtype(reduction);
-  walk.for_each_part(piece, [&](const Segment& segment, std::int64_t from, std::int64_t count, std::int64_t position) {
-    convert(wire, at(slot, position, size_of(wire)), reduction.dtype, at(segment.in, from, size_of(reduction.dtype)),
-            count, reduction.prescale);
-  });
-}
-
-void ShmPlane::copy_out(const Reduction& reduction, const PieceWalk& walk, const Piece& piece,
-                        const std::byte* slot) const {
-  const DType wire = wire_dtype(reduction);
-  walk.for_each_part(piece, [&](const Segment& segment, std::int64_t from, std::int64_t count, std::int64_t position) {
-    convert(reduction.dtype, at(segment.out, from, size_of(reduction.dtype)), wire, at(slot, position, size_of(wire)),
-            count, reduction.postscale);
-  });
-}
-
-// Every rank reduces everything for itself: one hand-over.
-Task ShmPlane::reduce_at_once(Reduction reduction, std::span<const Segment> segments) {
-  const DType wire = wire_dtype(reduction);
-  const PieceWalk walk = walk_of(segments, kOneShotBytes, size_of(wire));
-  const std::vector<Piece> pieces = cut(walk);
-  if (pieces.empty()) co_return;
-  const Piece& all = pieces.front();
-  const std::uint64_t turn = channel_.take_turns(1);
-  co_await channel_.may_write(turn);
-  copy_in(reduction, walk, all, channel_.slot(rank_, turn));
-  channel_.say_written(turn);
-  co_await channel_.all_written(turn);
-  std::byte* sum = scratch_.data();
-  std::memcpy(sum, channel_.slot(0, turn), static_cast<std::size_t>(all.count) * size_of(wire));
-  for (int r = 1; r < size_; ++r) reduce(wire, reduction.op, sum, channel_.slot(r, turn), all.count);
-  channel_.say_done(turn);
-  copy_out(reduction, walk, all, sum);
-}
-
-// A pipeline of three stages: while a piece is copied in, the one before is reduced and the one before that copied out.
-Task ShmPlane::reduce_in_pieces(Reduction reduction, std::span<const Segment> segments) {
-  const DType wire = wire_dtype(reduction);
-  const PieceWalk walk = walk_of(segments, piece_bytes_, size_of(wire));
-  const std::vector<Piece> pieces = cut(walk);
-  const std::size_t count = pieces.size();
-  const std::uint64_t first = channel_.take_turns(count);
-  for (std::size_t step = 0; step < count + 2; ++step) {
-    if (step < count) {
-      const std::uint64_t turn = first + step;
-      co_await channel_.may_write(turn);
-      copy_in(reduction, walk, pieces[step], channel_.slot(rank_, turn));
-      channel_.say_written(turn);
-    }
-    if (step >= 1 && step < count + 1) {
-      const std::uint64_t turn = first + step - 1;
-      co_await channel_.all_written(turn);
-      reduce_own_part(wire, reduction.op, pieces[step - 1].count, turn);
-      channel_.say_reduced(turn);
-    }
-    if (step >= 2) {
-      const std::uint64_t turn = first + step - 2;
-      co_await channel_.all_reduced(turn);
-      copy_out(reduction, walk, pieces[step - 2], channel_.slot(rank_, turn));
-      channel_.say_done(turn);
-    }
-  }
-}
-
-// The result goes back into the slots it came from: a line then only moves from its owner to the reducer and back, by
-// loads, which processors fetch ahead; stores to lines that another core holds are several times slower.
-void ShmPlane::reduce_own_part(DType wire, ReduceOp op, std::int64_t count, std::uint64_t turn) const {
-  const std::size_t size = size_of(wire);
-  const std::int64_t grain = kLine / static_cast<std::int64_t>(size);
-  const std::int64_t grains = (count + grain - 1) / grain;
-  const std::int64_t begin = std::min(count, grains * rank_ / size_ * grain);
-  const std::int64_t end = std::min(count, grains * (rank_ + 1) / size_ * grain);
-  const std::int64_t block = kBlockBytes / static_cast<std::int64_t>(size);
-  for (std::int64_t from = begin; from < end; from += block) {
-    const std::int64_t length = std::min(block, end - from);
-    std::byte* sum = at(channel_.slot(0, turn), from, size);
-    for (int r = 1; r < size_; ++r) reduce(wire, op, sum, at(channel_.slot(r, turn), from, size), length);
-    for (int r = 1; r < size_; ++r) {
-      std::memcpy(at(channel_.slot(r, turn), from, size), sum, static_cast<std::size_t>(length) * size);
-    }
-  }
-}
-
 Task ShmPlane::broadcast(int root, std::size_t element_size, std::span<const Segment> segments) {
-  const PieceWalk walk = walk_of(segments, piece_bytes_, element_size);
-  for (const Piece& piece : cut(walk)) {
+  const std::size_t piece = piece_bytes(total_bytes(segments, element_size)) / element_size;
+  const PieceWalk walk(segments, {.piece = static_cast<std::int64_t>(piece), .direct = kPackAll});
+  for (const Piece& each : cut(walk)) {
     const std::uint64_t turn = channel_.take_turns(1);
     std::byte* slot = channel_.slot(root, turn);
     if (rank_ == root) {
@@ -192,15 +93,15 @@ Task ShmPlane::broadcast(int root, std::size_t element_size, std::span<const Seg
     } else {
       co_await channel_.written_by(root, turn);
     }
-    walk.for_each_part(piece,
-                       [&](const Segment& segment, std::int64_t from, std::int64_t count, std::int64_t position) {
-                         const std::size_t bytes = static_cast<std::size_t>(count) * element_size;
-                         if (rank_ == root) {
-                           std::memcpy(at(slot, position, element_size), at(segment.in, from, element_size), bytes);
-                         } else {
-                           std::memcpy(at(segment.out, from, element_size), at(slot, position, element_size), bytes);
-                         }
-                       });
+    walk.for_each_part(each, [&](const Segment& segment, std::int64_t from, std::int64_t count, std::int64_t position) {
+      std::byte* shared = at(slot, position, element_size);
+      const std::size_t bytes = static_cast<std::size_t>(count) * element_size;
+      if (rank_ == root) {
+        std::memcpy(shared, at(segment.in, from, element_size), bytes);
+      } else {
+        std::memcpy(at(segment.out, from, element_size), shared, bytes);
+      }
+    });
     if (rank_ == root) channel_.say_written(turn);
     channel_.say_done(turn);
   }
@@ -223,35 +124,33 @@ Task ShmPlane::allgather(std::size_t element_size, const Spread& spread) {
       const int r = (rank_ + k) % size_;
       co_await channel_.written_by(r, turn);
       const std::int64_t to = starts[static_cast<std::size_t>(r)] + done;
-      if (bytes(r) > 0) std::memcpy(at(spread.out, to, element_size), channel_.slot(r, turn), bytes(r));
+      const void* from = r == rank_ ? at(spread.in, done, element_size) : channel_.slot(r, turn);
+      if (bytes(r) > 0) std::memmove(at(spread.out, to, element_size), from, bytes(r));
     }
     channel_.say_done(turn);
   }
 }
 
 Task ShmPlane::reducescatter(Reduction reduction, const Spread& spread) {
-  const DType wire = wire_dtype(reduction);
+  const std::size_t item = size_of(reduction.dtype);
   const std::vector<std::int64_t> starts = starts_of(spread.counts);
   const std::int64_t longest = *std::max_element(spread.counts.begin(), spread.counts.end());
-  const auto step = static_cast<std::int64_t>(part_bytes() / size_of(wire));
+  const auto step = static_cast<std::int64_t>(part_bytes() / item);
   for (std::int64_t done = 0; done < longest; done += step) {
     const auto length = [&](int r) {
       return std::clamp<std::int64_t>(spread.counts[static_cast<std::size_t>(r)] - done, 0, step);
     };
+    const auto own = [&](int r) { return at(spread.in, starts[static_cast<std::size_t>(r)] + done, item); };
     const std::uint64_t turn = channel_.take_turns(1);
     co_await channel_.may_write(turn);
     for (int r = 0; r < size_; ++r) {
-      const std::int64_t from = starts[static_cast<std::size_t>(r)] + done;
-      convert(wire, part(rank_, r, turn), reduction.dtype, at(spread.in, from, size_of(reduction.dtype)), length(r),
-              reduction.prescale);
+      const std::size_t bytes = static_cast<std::size_t>(length(r)) * item;
+      if (r != rank_ && bytes > 0) std::memcpy(part(rank_, r, turn), own(r), bytes);
     }
     channel_.say_written(turn);
     co_await channel_.all_written(turn);
-    // Only this rank reads its parts, so one of them may hold the sum.
-    std::byte* sum = part(0, rank_, turn);
-    for (int r = 1; r < size_; ++r) reduce(wire, reduction.op, sum, part(r, rank_, turn), length(rank_));
-    convert(reduction.dtype, at(spread.out, done, size_of(reduction.dtype)), wire, sum, length(rank_),
-            reduction.postscale);
+    for (int r = 0; r < size_; ++r) inputs_[static_cast<std::size_t>(r)] = r == rank_ ? own(r) : part(r, rank_, turn);
+    fold(reduction, inputs_, at(spread.out, done, item), length(rank_));
     channel_.say_done(turn);
   }
 }

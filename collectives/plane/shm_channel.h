@@ -22,29 +22,44 @@ namespace sirtaki {
 
 class ShmChannel {
  public:
-  static constexpr std::uint64_t kSlots = 3;
+  static constexpr std::uint64_t kSlots = 4;
 
   static std::size_t segment_size(int ranks, std::size_t slot_size);
 
+  // Collective; blocks.
   ShmChannel(std::unique_ptr<ShmSegment> segment, int rank, int size, std::size_t slot_size);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
   std::size_t slot_size() const { return slot_size_; }
   std::byte* slot(int rank, std::uint64_t turn) const;
+  // Are there as many cores for these ranks as there are ranks? The same on all of them.
+  bool cores_are_free() const { return cores_are_free_; }
 
   // The number of the next turn; a collective takes as many as it needs.
   std::uint64_t take_turns(std::uint64_t count) { return std::exchange(next_, next_ + count); }
 
-  // Null if there is nothing to wait for.
+  // Null if there is nothing to wait for, or no longer after a moment: where cores are free, a rank that is running
+  // hands over sooner than a look at everything else takes.
   PendingPtr may_write(std::uint64_t turn) const;
   PendingPtr all_written(std::uint64_t turn) const;
   PendingPtr written_by(int rank, std::uint64_t turn) const;
   PendingPtr all_reduced(std::uint64_t turn) const;
 
-  void say_written(std::uint64_t turn) { say(own().written, turn); }
+  void say_written(std::uint64_t turn) {
+    publish_done();
+    say(own().written, turn);
+  }
   void say_reduced(std::uint64_t turn) { say(own().reduced, turn); }
-  void say_done(std::uint64_t turn) { say(own().done, turn); }
+  void say_done(std::uint64_t turn) {
+    done_ = turn + 1;
+    publish_done();
+  }
+  // Tells nobody before the next say_written(): saves a hand-over of the counters' line. The others must not wait for
+  // it before that: they need it only kSlots turns later.
+  void note_done(std::uint64_t turn) { done_ = turn + 1; }
+  // For a collective of which it follows that all ranks are done with the turns before this one.
+  void know_all_done_before(std::uint64_t turn) { all_done_ = turn; }
 
  private:
   // On its own pair of cache lines, since processors fetch lines in pairs.
@@ -56,10 +71,12 @@ class ShmChannel {
   using Counter = std::atomic<std::uint64_t> Counters::*;
   class Wait;
 
-  PendingPtr wait_for_all(Counter counter, std::uint64_t value) const;
+  PendingPtr wait_for(Counter counter, std::uint64_t value, int first, int last) const;
+  bool find_cores();
   static void say(std::atomic<std::uint64_t>& counter, std::uint64_t turn) {
     counter.store(turn + 1, std::memory_order_release);
   }
+  void publish_done() { own().done.store(done_, std::memory_order_release); }
   Counters& own() const { return counters_[rank_]; }
 
   std::unique_ptr<ShmSegment> segment_;
@@ -69,6 +86,9 @@ class ShmChannel {
   int size_;
   std::size_t slot_size_;
   std::uint64_t next_ = 0;
+  std::uint64_t done_ = 0;      // turns that this rank is done with
+  std::uint64_t all_done_ = 0;  // turns that all ranks are known to be done with
+  bool cores_are_free_ = false;
 };
 
 }  // namespace sirtaki
