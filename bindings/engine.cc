@@ -68,7 +68,7 @@ DataPlanes make_planes(Transport& transport, bool shared_memory, const std::func
       tell("no shared memory, so data goes through MPI: " + why);
     }
   }
-  planes.push_back(make_mpi_plane(dynamic_cast<const MpiTransport&>(transport)));
+  planes.push_back(make_mpi_plane(dynamic_cast<const MpiTransport&>(transport.base())));
   planes.push_back(make_point_to_point_plane(transport));
   return planes;
 }
@@ -154,7 +154,7 @@ Enum to_enum(int value, int count, const char* what) {
 
 py::object submit(int verb, std::string name, const std::vector<PyTensor>& tensors, int op, double prescale,
                   double postscale, int root, std::vector<std::int64_t> splits, int process_set, std::string site,
-                  py::object keep) {
+                  bool awaited, py::object keep) {
   auto engine = engine_to_use();
   Request request;
   request.name = std::move(name);
@@ -170,7 +170,8 @@ py::object submit(int verb, std::string name, const std::vector<PyTensor>& tenso
     request.tensors.push_back({to_enum<DType>(dtype, kDTypeCount, "dtype"), device, shape});
     addresses.push_back({reinterpret_cast<const void*>(in), reinterpret_cast<void*>(out)});
   }
-  auto work = engine->submit(process_set, std::move(request), std::move(addresses));
+  auto work = awaited ? engine->submit_quietly(process_set, std::move(request), std::move(addresses))
+                      : engine->submit(process_set, std::move(request), std::move(addresses));
   return wrap_work(std::move(work), std::move(engine), std::move(keep));
 }
 
@@ -226,7 +227,7 @@ void bind_engine(py::module_& module) {
   module.def("submit", &submit, py::arg("verb"), py::arg("name"), py::arg("tensors"), py::arg("op") = 1,
              py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("root") = -1,
              py::arg("splits") = std::vector<std::int64_t>(), py::arg("process_set") = 0, py::arg("site") = "",
-             py::arg("keep") = py::none());
+             py::arg("awaited") = false, py::arg("keep") = py::none());
   module.def("mpi_info", &mpi_info, py::arg("paths"));
   module.def("statistics", &statistics);
   module.def("question", &question);

@@ -47,11 +47,9 @@ class PyWork {
   bool done() const { return work_->done(); }
 
   void wait() {
-    if (!work_->done()) {
-      engine_->hurry();
-      while (!wait_without_gil()) {
-        if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-      }
+    bool help = true;
+    while (!work_->done() && !wait_without_gil(std::exchange(help, false))) {
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     }
     work_->result();
   }
@@ -77,9 +75,9 @@ class PyWork {
   std::int64_t value() { return work_->result().value; }
 
  private:
-  bool wait_without_gil() {
+  bool wait_without_gil(bool help) {
     const py::gil_scoped_release release;
-    return work_->wait();
+    return engine_->wait(*work_, help);
   }
 
   std::shared_ptr<Work> work_;

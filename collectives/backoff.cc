@@ -12,7 +12,6 @@ constexpr microseconds kSpin{50};
 constexpr microseconds kSpinMovingData{300};
 constexpr int kFraction = 16;
 constexpr nanoseconds kShortestNap{5'000};
-constexpr nanoseconds kLongestNap{1'000'000};
 
 void relax() {
 #if defined(__x86_64__)
@@ -24,18 +23,24 @@ void relax() {
 
 }  // namespace
 
-void Backoff::pause(Doorbell& doorbell, bool moving_data) {
+bool Backoff::spin(bool moving_data) {
   const auto now = std::chrono::steady_clock::now();
   if (!waiting_) {
     waiting_ = true;
     since_ = now;
   }
-  const nanoseconds waited = now - since_;
-  if (cores_are_free_ && waited < (moving_data ? kSpinMovingData : kSpin)) {
-    relax();
-    return;
-  }
-  doorbell.nap(std::clamp<nanoseconds>(waited / kFraction, kShortestNap, kLongestNap));
+  if (!cores_are_free_ || now - since_ >= (moving_data ? kSpinMovingData : kSpin)) return false;
+  relax();
+  return true;
+}
+
+nanoseconds Backoff::nap_length(nanoseconds longest) const {
+  const nanoseconds waited = std::chrono::steady_clock::now() - since_;
+  return std::clamp<nanoseconds>(waited / kFraction, kShortestNap, longest);
+}
+
+void Backoff::pause(Doorbell& doorbell, bool moving_data) {
+  if (!spin(moving_data)) doorbell.nap(nap_length());
 }
 
 }  // namespace sirtaki

@@ -15,8 +15,16 @@ class Backoff {
 
   void reset() { waiting_ = false; }
 
-  // `moving_data`: a collective is running, whose end takes longer to come and is worth more spinning.
+  // Spins for a moment and returns true, or false when it is time to sleep for nap_length(). `moving_data`: a
+  // collective is running, whose end takes longer to come and is worth more spinning.
+  bool spin(bool moving_data);
+  // `longest`: how late the sleeper may come to see what nobody wakes it for.
+  std::chrono::nanoseconds nap_length(std::chrono::nanoseconds longest = kLongestNap) const;
+
+  // Both: one look's worth of waiting, where nothing can ring.
   void pause(Doorbell& doorbell, bool moving_data);
+
+  static constexpr std::chrono::milliseconds kLongestNap{1};
 
  private:
   bool cores_are_free_;

@@ -1,35 +1,44 @@
-// How other threads get the engine's attention. One sleeper, any number of ringers; a ring is never lost.
+// How the engine sleeps and how it is woken: by threads of its own process, and by peers through its bell. One sleeper,
+// any number of ringers; a ring is never lost.
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <memory>
+
+#include "bell.h"
+#include "futex.h"
 
 namespace sirtaki {
 
 class Doorbell {
  public:
-  // Wakes the engine if it sleeps. A ring that is not urgent leaves it in a nap, from which it returns soon anyway:
-  // this saves the system call for gradients that are submitted while others are under way.
+  Doorbell() : own_(std::make_unique<Bell>()), bell_(own_.get()) {}
+
+  // Uses a bell that peers know too; before anybody sleeps or rings. It must outlive this.
+  void attach(Bell& bell) { bell_ = &bell; }
+
+  // Other threads. A ring that is not urgent leaves the engine in a nap, from which it returns soon anyway: this saves
+  // the system call for gradients that are submitted while others are under way.
   void ring(bool urgent);
 
-  // Engine only: returns at once if it was rung since the last return, else when rung or after `limit`.
-  // True if it was rung.
-  bool sleep(std::chrono::nanoseconds limit) { return wait(kAsleep, limit); }
-  bool nap(std::chrono::nanoseconds limit) { return wait(kNapping, limit); }
+  // Sleeping takes three steps: lie_down() lets everybody know; then the sleeper looks once more at all that could have
+  // come before they knew; then sleep(), or get_up() if there was something. lie_down() gives what sleep() needs.
+  std::uint32_t lie_down(Rest how);
+  Wake sleep(Rest how, std::uint32_t heard, std::chrono::nanoseconds limit);
+  void get_up() { bell_->state.store(static_cast<std::uint32_t>(Rest::kNone)); }
+
+  // All three steps, where nothing else has to be looked at.
+  void nap(std::chrono::nanoseconds limit);
+
+  // Rings by threads of this process so far.
+  std::uint32_t rings() const { return bell_->rings.load(); }
+  // The engine's thread, whatever it said when it lay down.
+  void wake_engine();
 
  private:
-  static constexpr std::uint32_t kAwake = 0;
-  static constexpr std::uint32_t kNapping = 1;
-  static constexpr std::uint32_t kAsleep = 2;
-
-  bool wait(std::uint32_t how, std::chrono::nanoseconds limit);
-
-  // Sequentially consistent: the ringer adds a ring, then looks whether the engine sleeps; the engine says that it
-  // sleeps, then (in the futex) looks for a ring. One of the two sees the other.
-  std::atomic<std::uint32_t> rings_{0};
-  std::atomic<std::uint32_t> state_{kAwake};
-  std::uint32_t heard_ = 0;
+  std::unique_ptr<Bell> own_;
+  Bell* bell_;
 };
 
 }  // namespace sirtaki

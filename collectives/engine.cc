@@ -10,6 +10,7 @@
 
 #include "handshake.h"
 #include "request_check.h"
+#include "transport/shm.h"
 
 namespace sirtaki {
 namespace {
@@ -17,6 +18,12 @@ namespace {
 // MPI cannot wake a process, so an engine at rest looks this often whether others have said something: that is how a
 // rank that submits nothing learns that the job has failed, or is asked where it is.
 constexpr std::chrono::seconds kIdleLook{1};
+// Where all others ring, a look is only a second line of defence.
+constexpr std::chrono::seconds kIdleLookWithBells{60};
+// How late a submission that nobody hurries may be seen while others are under way.
+constexpr std::chrono::milliseconds kLongestNapWithBells{4};
+// Of a thread that helps: until it looks for signals.
+constexpr std::chrono::milliseconds kHelperPatience{100};
 constexpr std::chrono::seconds kFarewell{2};
 constexpr std::chrono::seconds kLastResort{5};
 
@@ -72,6 +79,15 @@ Engine::Engine(EngineOptions options, std::unique_ptr<Transport> world)
   backoff_ = Backoff(cores_are_free(topology_));
   std::vector<int> all;
   for (int rank = 0; rank < topology_.size; ++rank) all.push_back(rank);
+  const bool one_host = topology_.local_size == topology_.size;
+  if (one_host && topology_.size > 1 && options_.settings.shared_memory) {
+    std::string why;  // the data plane meets the same obstacle, and tells
+    bells_ = HostBells::make(*world, why);
+    if (bells_ != nullptr) {
+      doorbell_.attach(bells_->of(topology_.rank));
+      world = make_shm_transport(std::move(world), bells_, all, why);
+    }
+  }
   make_group(0, all, std::move(world));
   const SignalsBlocked blocked;
   thread_ = std::thread([this] { run(); });
@@ -94,31 +110,39 @@ Engine::~Engine() {
 
 std::shared_ptr<Work> Engine::submit(int group, Request request, std::vector<Address> addresses,
                                      std::function<void*(std::size_t, const Shape&)> allocate) {
-  auto work = std::make_shared<Work>();
-  {
-    const std::lock_guard lock(mutex_);
-    if (failure_) throw *failure_;
-    if (leaving_) throw not_running("been shut down");
-    ProcessSet& set = set_for(group, request);
-    fill_in(set, request);
-    check_request(request, static_cast<int>(set.ranks.size()));
-    check_addresses(request, addresses);
-    const bool nameless = request.name.empty();
-    std::uint64_t& counter = set.counters[static_cast<std::size_t>(request.verb)];
-    if (nameless) {
-      request.name = std::string(name_of(request.verb)) + ".noname";
-      request.sequence = counter + 1;
-    }
-    if (!set.names.insert({request.name, request.sequence}).second) {
-      throw Error(ErrorKind::kInvalidArgument,
-                  "'" + request.title() +
-                      "' is still under way on this rank: a name can be used again only after its "
-                      "operation has been synchronized. Give every tensor a name of its own.");
-    }
-    if (nameless) ++counter;
-    queue_.push_back({group, {std::move(request), std::move(addresses), work, std::move(allocate)}});
-  }
+  auto work = enqueue(group, std::move(request), std::move(addresses), std::move(allocate));
   doorbell_.ring(false);
+  return work;
+}
+
+std::shared_ptr<Work> Engine::submit_quietly(int group, Request request, std::vector<Address> addresses) {
+  return enqueue(group, std::move(request), std::move(addresses), nullptr);
+}
+
+std::shared_ptr<Work> Engine::enqueue(int group, Request request, std::vector<Address> addresses,
+                                      std::function<void*(std::size_t, const Shape&)> allocate) {
+  auto work = std::make_shared<Work>();
+  const std::lock_guard lock(mutex_);
+  if (failure_) throw *failure_;
+  if (leaving_) throw not_running("been shut down");
+  ProcessSet& set = set_for(group, request);
+  fill_in(set, request);
+  check_request(request, static_cast<int>(set.ranks.size()));
+  check_addresses(request, addresses);
+  const bool nameless = request.name.empty();
+  std::uint64_t& counter = set.counters[static_cast<std::size_t>(request.verb)];
+  if (nameless) {
+    request.name = std::string(name_of(request.verb)) + ".noname";
+    request.sequence = counter + 1;
+  }
+  if (!set.names.insert({request.name, request.sequence}).second) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "'" + request.title() +
+                    "' is still under way on this rank: a name can be used again only after its "
+                    "operation has been synchronized. Give every tensor a name of its own.");
+  }
+  if (nameless) ++counter;
+  queue_.push_back({group, {std::move(request), std::move(addresses), work, std::move(allocate)}});
   return work;
 }
 
@@ -168,6 +192,73 @@ void Engine::fill_in(const ProcessSet& set, Request& request) const {
   } else if (request.verb == Verb::kJoin && static_cast<int>(set.ranks.size()) != topology_.size) {
     refuse("works on the global process set only");
   }
+}
+
+bool Engine::wait(Work& work, bool may_help) {
+  if (work.done()) return true;
+  const auto self = std::this_thread::get_id();
+  if (holder_.load() == self || thread_.get_id() == self) {
+    throw Error(ErrorKind::kPrecondition,
+                "a collective was waited for in a callback of the engine, which could then never complete it");
+  }
+  if (may_help) {
+    const Role role(role_, std::try_to_lock);
+    if (role.owns_lock() && !over_) {
+      help(work);
+      return work.done();
+    }
+  }
+  hurry();
+  return work.wait();
+}
+
+// With the role, on a thread of the user's. Comes back when the work is done, or when the engine's thread can do better.
+void Engine::help(Work& work) {
+  holder_ = std::this_thread::get_id();
+  const std::uint32_t rings_before = doorbell_.rings();
+  doorbell_.get_up();
+  try {
+    const auto until = Clock::now() + kHelperPatience;
+    while (!work.done() && Clock::now() < until && help_once(work)) {
+    }
+    hand_back(rings_before);
+  } catch (const Error& error) {
+    record(error);
+  } catch (const std::exception& error) {
+    record(Error(ErrorKind::kAborted, "rank " + std::to_string(topology_.rank) + " failed: " + error.what()));
+  }
+  holder_ = std::thread::id();
+}
+
+// False if there is nothing more to do for this thread.
+bool Engine::help_once(Work& work) {
+  if (step()) return true;
+  const Outlook now = outlook();
+  if (backoff_.spin(now.moving_data)) return true;
+  if (!now.wakes) return false;
+  const std::uint32_t heard = doorbell_.lie_down(Rest::kHelper);
+  Wake wake = Wake::kWoken;
+  if (!step() && !work.done()) wake = doorbell_.sleep(Rest::kHelper, heard, kHelperPatience);
+  doorbell_.get_up();
+  return wake == Wake::kWoken;
+}
+
+// The engine's thread sleeps, and is to be rung again as if nothing had happened. It gets up if there is more to do, or
+// if somebody wanted it meanwhile.
+void Engine::hand_back(std::uint32_t rings_before) {
+  backoff_.reset();
+  doorbell_.lie_down(Rest::kAsleep);
+  if (step() || outlook().active || doorbell_.rings() != rings_before) doorbell_.wake_engine();
+}
+
+// What a helping thread met; the engine's thread deals with it.
+void Engine::record(const Error& error) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = Error(ErrorKind::kAborted, error.what());
+  }
+  doorbell_.get_up();
+  doorbell_.wake_engine();
 }
 
 void Engine::shutdown() {
@@ -239,10 +330,11 @@ void Engine::run() {
   pthread_setname_np(pthread_self(), "sirtaki");
   prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; the default makes every nap 50 us longer
   bool pinned = options_.settings.thread_affinity.empty();
+  Role role(role_);
   try {
     while (!ended()) {
       if (!std::exchange(pinned, true)) pin();
-      if (!step()) wait();
+      if (!step()) rest(role);
     }
   } catch (const Error& error) {
     fail(error);
@@ -255,6 +347,7 @@ void Engine::run() {
   }
   question_changed_.notify_all();
   fail_everything(not_running("been shut down"));
+  over_ = true;
   groups_.clear();
 }
 
@@ -284,20 +377,41 @@ bool Engine::step() {
   return moved;
 }
 
-void Engine::wait() {
-  bool active = false;
-  bool moving_data = false;
-  for (const auto& [id, group] : groups_) {
-    active |= group->active() || !group->flushed();
-    moving_data |= group->moving_data();
+Engine::Outlook Engine::outlook() const {
+  Outlook result;
+  const auto add = [&result](Group& group) {
+    result.active |= group.active() || !group.flushed();
+    result.moving_data |= group.moving_data();
+    result.wakes &= group.wakes();
+  };
+  for (const auto& [id, group] : groups_) add(*group);
+  for (const auto& group : closing_) {
+    add(*group);
+    result.active = true;
   }
-  if (active || !closing_.empty()) {
-    backoff_.pause(doorbell_, moving_data);
-    return;
+  return result;
+}
+
+// The step has moved nothing: wait for something that can move.
+void Engine::rest(Role& role) {
+  const Outlook now = outlook();
+  if (now.active && backoff_.spin(now.moving_data)) return;
+  Rest how = Rest::kAsleep;
+  std::chrono::nanoseconds limit = now.wakes ? kIdleLookWithBells : kIdleLook;
+  if (now.active) {
+    how = Rest::kNapping;
+    limit = backoff_.nap_length(now.wakes ? kLongestNapWithBells : Backoff::kLongestNap);
+  } else {
+    backoff_.reset();
+    ++statistics_.idle_wakeups;
   }
-  backoff_.reset();
-  ++statistics_.idle_wakeups;
-  doorbell_.sleep(kIdleLook);
+  const std::uint32_t heard = doorbell_.lie_down(how);
+  if (!step()) {
+    role.unlock();
+    doorbell_.sleep(how, heard, limit);
+    role.lock();
+  }
+  doorbell_.get_up();
 }
 
 void Engine::take_in_queue() {
@@ -349,6 +463,7 @@ bool Engine::may_stop() const {
 
 // The job cannot go on: tell the other ranks, fail everything here, then serve nothing but the end.
 void Engine::fail(const Error& error) {
+  doorbell_.get_up();
   {
     const std::lock_guard lock(mutex_);
     if (!failure_) failure_ = Error(ErrorKind::kAborted, error.what());
@@ -356,7 +471,11 @@ void Engine::fail(const Error& error) {
   // First, so that what has thrown is not run again.
   fail_everything(*failure_);
   spread_failure();
-  while (!may_stop()) doorbell_.sleep(std::chrono::hours(1));
+  while (true) {
+    const std::uint32_t heard = doorbell_.lie_down(Rest::kAsleep);
+    if (may_stop()) break;
+    doorbell_.sleep(Rest::kAsleep, heard, kIdleLookWithBells);
+  }
   std::optional<int> exit_code;
   {
     const std::lock_guard lock(mutex_);

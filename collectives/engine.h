@@ -2,6 +2,7 @@
 // live in one process (tests run ranks as threads); the binding keeps one.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -16,6 +17,7 @@
 #include "backoff.h"
 #include "doorbell.h"
 #include "group.h"
+#include "host_bells.h"
 #include "topology.h"
 
 namespace sirtaki {
@@ -41,8 +43,14 @@ class Engine final : private GroupOwner {
   // is numbered. Of add_process_set, splits are the global ranks; of remove_process_set, the id.
   std::shared_ptr<Work> submit(int group, Request request, std::vector<Address> addresses,
                                std::function<void*(std::size_t, const Shape&)> allocate = nullptr);
+  // The same without waking the engine, for a caller that calls wait() or hurry() right afterwards.
+  std::shared_ptr<Work> submit_quietly(int group, Request request, std::vector<Address> addresses);
 
-  // Somebody sleeps until a work is done: the engine should not nap for long.
+  // Any thread: blocks until the work is done. False if a signal may have come: look after it and call again, without
+  // `help`. A thread that would only sleep does the engine's work itself if the engine sleeps: a small collective then
+  // costs no hand-over between threads.
+  bool wait(Work& work, bool help = true);
+  // Somebody wants a work soon: the engine should not nap for long.
   void hurry() { doorbell_.ring(true); }
 
   // Leaves together with all other ranks, then ends the thread. After a failure it does not wait for the others.
@@ -71,11 +79,25 @@ class Engine final : private GroupOwner {
     int group;
     Submission submission;
   };
+  // What the engine waits for when a step has moved nothing.
+  struct Outlook {
+    bool active = false;       // something is under way
+    bool moving_data = false;  // a collective is
+    bool wakes = true;         // whoever can bring it forward wakes this rank
+  };
+  using Role = std::unique_lock<std::mutex>;
 
+  std::shared_ptr<Work> enqueue(int group, Request request, std::vector<Address> addresses,
+                                std::function<void*(std::size_t, const Shape&)> allocate);
   void run();
   void pin();
   bool step();
-  void wait();
+  Outlook outlook() const;
+  void rest(Role& role);
+  void help(Work& work);
+  bool help_once(Work& work);
+  void hand_back(std::uint32_t rings_before);
+  void record(const Error& error);
   void take_in_queue();
   void fail(const Error& error);
   void fail_everything(const Error& error);
@@ -98,10 +120,15 @@ class Engine final : private GroupOwner {
   Statistics statistics_;
   std::vector<std::string> hosts_;
   Topology topology_;
+  std::shared_ptr<HostBells> bells_;  // where all ranks share a host
   Doorbell doorbell_;
   Backoff backoff_;
 
-  // Engine's thread only.
+  // Who holds this does the engine's work: its thread, except while that sleeps and another thread waits for a work.
+  // All that follows, up to the mutex, is for the holder only.
+  std::mutex role_;
+  std::atomic<std::thread::id> holder_;  // of the role, if a thread that helps
+  bool over_ = false;
   std::map<int, std::unique_ptr<Group>> groups_;
   std::vector<std::unique_ptr<Group>> closing_;  // removed, but a collective still runs
   int next_id_ = 1;

@@ -72,6 +72,7 @@ bool Executor::progress() {
     refused = error;
   }
   running_.reset();
+  plane_ = nullptr;
   Batch finished = std::move(batch);
   batches_.pop_front();
   deliver_all(finished, refused ? &*refused : nullptr);
@@ -125,6 +126,11 @@ Task Executor::run(Batch& batch) {
   }
 }
 
+DataPlane& Executor::choose_plane(const PlaneQuery& query) {
+  plane_ = &choose(planes_, query);
+  return *plane_;
+}
+
 // The caller's memory, or memory that the caller or the core allocates now.
 void* Executor::output(BatchItem& item, std::size_t tensor, Shape shape) {
   const TensorSpec& spec = item.agreement->request.tensors[tensor];
@@ -166,7 +172,7 @@ Task Executor::allreduce(Batch& batch) {
     const Request& request = batch.front().agreement->request;
     const Reduction reduction = reduction_of(request, kind.dtype, kind.contributors);
     DataPlane& plane =
-        choose(planes_, {Verb::kAllreduce, kind.dtype, request.op, kind.device, largest_bytes(segments, kind.dtype)});
+        choose_plane({Verb::kAllreduce, kind.dtype, request.op, kind.device, largest_bytes(segments, kind.dtype)});
     co_await plane.allreduce(reduction, segments);
   }
 }
@@ -186,8 +192,8 @@ Task Executor::broadcast(Batch& batch) {
     }
   }
   for (const auto& [kind, segments] : kinds) {
-    DataPlane& plane = choose(
-        planes_, {Verb::kBroadcast, kind.dtype, ReduceOp::kSum, kind.device, largest_bytes(segments, kind.dtype)});
+    DataPlane& plane = choose_plane(
+        {Verb::kBroadcast, kind.dtype, ReduceOp::kSum, kind.device, largest_bytes(segments, kind.dtype)});
     co_await plane.broadcast(root, size_of(kind.dtype), segments);
   }
 }
@@ -202,7 +208,7 @@ Task Executor::allgather(BatchItem& item) {
     const Shape shape = with_rows(spec.shape, total);
     const Spread spread{item.submission->addresses[t].in, output(item, t, shape), scaled(rows, row_size(spec.shape))};
     const std::size_t size = size_of(spec.dtype);
-    DataPlane& plane = choose(planes_, {Verb::kAllgather, spec.dtype, ReduceOp::kSum, spec.device,
+    DataPlane& plane = choose_plane({Verb::kAllgather, spec.dtype, ReduceOp::kSum, spec.device,
                                         element_count(shape) * static_cast<std::int64_t>(size)});
     co_await plane.allgather(size, spread);
   }
@@ -216,7 +222,7 @@ Task Executor::reducescatter(BatchItem& item) {
     const Shape shape = with_rows(spec.shape, rows[static_cast<std::size_t>(rank_)]);
     const Spread spread{item.submission->addresses[t].in, output(item, t, shape), scaled(rows, row_size(spec.shape))};
     const std::int64_t bytes = element_count(spec.shape) * static_cast<std::int64_t>(size_of(spec.dtype));
-    DataPlane& plane = choose(planes_, {Verb::kReducescatter, spec.dtype, request.op, spec.device, bytes});
+    DataPlane& plane = choose_plane({Verb::kReducescatter, spec.dtype, request.op, spec.device, bytes});
     co_await plane.reducescatter(reduction_of(request, spec.dtype, item.contributors), spread);
   }
 }
@@ -246,7 +252,7 @@ Task Executor::alltoall(BatchItem& item) {
     most = std::max({most, sent, got});
   }
   const std::size_t size = size_of(spec.dtype);
-  DataPlane& plane = choose(planes_, {Verb::kAlltoall, spec.dtype, ReduceOp::kSum, spec.device,
+  DataPlane& plane = choose_plane({Verb::kAlltoall, spec.dtype, ReduceOp::kSum, spec.device,
                                       most * row * static_cast<std::int64_t>(size)});
   co_await plane.alltoall(size, exchange);
 }

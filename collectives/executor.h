@@ -31,6 +31,8 @@ class Executor {
 
   void add(Batch batch) { batches_.push_back(std::move(batch)); }
   bool busy() const { return !batches_.empty(); }
+  // Will whoever can bring the running batch forward wake this rank?
+  bool wakes() const { return plane_ == nullptr || plane_->wakes(); }
 
   // True if something moved. An error of a batch that the planes refused alike on all ranks is delivered; any other
   // leaves the ranks in different states, so it is thrown, and every work of all batches is failed by abort().
@@ -46,6 +48,7 @@ class Executor {
   Task reducescatter(BatchItem& item);
   Task alltoall(BatchItem& item);
 
+  DataPlane& choose_plane(const PlaneQuery& query);
   void* output(BatchItem& item, std::size_t tensor, Shape shape);
   void deliver_all(Batch& batch, const Error* error);
 
@@ -56,7 +59,7 @@ class Executor {
   std::deque<Batch> batches_;  // the first is running
   std::optional<Task> running_;
   std::vector<Result> results_;  // of the running batch, by item
-  const Batch* current_ = nullptr;
+  DataPlane* plane_ = nullptr;   // that the running batch uses
 };
 
 }  // namespace sirtaki

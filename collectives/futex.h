@@ -11,9 +11,13 @@ namespace sirtaki {
 
 enum class Wake { kWoken, kTimeout, kInterrupted };
 
+// Who may change the word: threads of this process, or any process of this host that shares the memory.
+enum class FutexScope { kProcess, kHost };
+
 // Sleeps while `word` holds `expected`. May return kWoken without reason; check again.
 Wake futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected,
-                std::optional<std::chrono::nanoseconds> timeout = std::nullopt);
-void futex_wake_all(std::atomic<std::uint32_t>& word);
+                std::optional<std::chrono::nanoseconds> timeout = std::nullopt,
+                FutexScope scope = FutexScope::kProcess);
+void futex_wake_all(std::atomic<std::uint32_t>& word, FutexScope scope = FutexScope::kProcess);
 
 }  // namespace sirtaki

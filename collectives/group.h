@@ -68,6 +68,8 @@ class Group {
   // Is there anything that only progress() can bring forward?
   bool active() const;
   bool moving_data() const { return executor_.busy(); }
+  // Will whoever can bring this group forward wake this rank?
+  bool wakes() const { return (transport_->wakes() || transport_->size() == 1) && executor_.wakes(); }
   bool leaving() const { return leaving_; }
   bool all_left() const { return all_left_; }
   bool flushed() { return transport_->flushed(); }

@@ -62,6 +62,8 @@ class DataPlane {
   virtual ~DataPlane() = default;
   virtual std::string_view name() const = 0;
   virtual bool supports(const PlaneQuery& query) const = 0;
+  // Does a rank wake the others (Transport::wake) whenever one of them could go on? Otherwise they have to look.
+  virtual bool wakes() const { return false; }
 
   // The segments are one batch: small ones share messages.
   virtual Task allreduce(Reduction reduction, std::span<const Segment> segments) = 0;

@@ -79,15 +79,16 @@ def submit(
     splits: Sequence[int] = (),
     process_set: int = 0,
     site: str = "",
+    awaited: bool = False,
     keep: Any = None,
 ) -> Work:
     """Queues one request and returns at once. Several tensors are one unit (a grouped call).
 
     name "": numbered by the core, by order of calls of that verb. root: global rank. splits: alltoall, rows for each
     rank (empty: equal parts); add_process_set, the ranks; remove_process_set, the id. site: where the user's program
-    asked. Refuses at the call, with the value in the message: ValueError for bad arguments (unknown process set or not
-    a member, a name already in flight, bad splits, root, scale, dtype for the op), InternalError before init and after
-    shutdown.
+    asked. awaited: the caller calls wait() right afterwards, so the engine's thread is not woken for it. Refuses at the
+    call, with the value in the message: ValueError for bad arguments (unknown process set or not a member, a name
+    already in flight, bad splits, root, scale, dtype for the op), InternalError before init and after shutdown.
     """
 
 def c_api() -> int:

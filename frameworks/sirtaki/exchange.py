@@ -31,6 +31,7 @@ def allgather_bytes(payload: bytes, name: str, process_set: int = 0) -> list[byt
         [(address, 0, core.DTYPES["uint8"], (len(framed),), _HOST)],
         process_set=process_set,
         site=call_site(),
+        awaited=True,
         keep=keep,
     )
     work.wait()
@@ -55,6 +56,7 @@ def _broadcast_in_place(block: bytearray, root_rank: int, name: str, process_set
         root=root_rank,
         process_set=process_set,
         site=call_site(),
+        awaited=True,
         keep=keep,
     ).wait()
 

@@ -1,6 +1,7 @@
 // The transport and the planes that work within one process, ranks as threads, by the same suites as MPI's.
 #include <cstdio>
 #include <functional>
+#include <numeric>
 #include <thread>
 #include <vector>
 
@@ -9,25 +10,45 @@
 #include "plane/shm.h"
 #include "plane_suite.h"
 #include "transport/loopback.h"
+#include "transport/shm.h"
 #include "transport_suite.h"
 
 namespace sirtaki::contract {
 namespace {
 
-void on_ranks(int size, const std::function<void(Transport&)>& body) {
+using Wrap = std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)>;
+
+// `wrap`, on the rank's own thread, makes the transport that is tested.
+void on_ranks(
+    int size, const std::function<void(Transport&)>& body, const Wrap& wrap = [](auto inner) { return inner; }) {
   auto transports = make_loopback(size);
   std::vector<std::thread> threads;
-  for (auto& transport : transports) {
+  for (auto& inner : transports) {
     threads.emplace_back([&] {
+      const int rank = inner->rank();
       try {
+        const auto transport = wrap(std::move(inner));
         body(*transport);
       } catch (const std::exception& error) {
-        std::fprintf(stderr, "rank %d of %d: %s\n", transport->rank(), size, error.what());
+        std::fprintf(stderr, "rank %d of %d: %s\n", rank, size, error.what());
         std::_Exit(1);
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// Control messages through shared memory, the rest through the loopback.
+std::unique_ptr<Transport> over_shared_memory(std::unique_ptr<Transport> inner) {
+  if (inner->size() == 1) return inner;
+  std::string why;
+  const auto bells = HostBells::make(*inner, why);
+  check(bells != nullptr, why);
+  std::vector<int> ranks(static_cast<std::size_t>(inner->size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  auto transport = make_shm_transport(std::move(inner), bells, ranks, why);
+  check(transport->wakes(), why);
+  return transport;
 }
 
 void check_shm_plane(Transport& transport) {
@@ -44,6 +65,7 @@ int main() {
   using namespace sirtaki::contract;
   for (int size = 1; size <= 4; ++size) {
     on_ranks(size, check_transport);
+    on_ranks(size, check_transport, over_shared_memory);
     on_ranks(size, [](sirtaki::Transport& transport) {
       const auto plane = sirtaki::make_point_to_point_plane(transport);
       check_plane(*plane, transport.rank(), transport.size());

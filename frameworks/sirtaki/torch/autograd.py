@@ -38,7 +38,7 @@ def _members(process_set: int) -> list[int]:
 
 @torch.library.custom_op("sirtaki::allreduce", mutates_args=())
 def allreduce(tensor: Tensor, name: str, grad_name: str, op: int, pre: float, post: float, group: int) -> Tensor:
-    return synchronize(raw.start_allreduce([tensor], name, (op, pre, post, group)))[0]
+    return synchronize(raw.start_allreduce([tensor], name, (op, pre, post, group), awaited=True))[0]
 
 
 @allreduce.register_fake
@@ -63,7 +63,7 @@ allreduce.register_autograd(_allreduce_backward, setup_context=_save_reduction)
 def grouped_allreduce(
     tensors: list[Tensor], name: str, grad_name: str, op: int, pre: float, post: float, group: int
 ) -> list[Tensor]:
-    return list(synchronize(raw.start_allreduce(tensors, name, (op, pre, post, group))))
+    return list(synchronize(raw.start_allreduce(tensors, name, (op, pre, post, group), awaited=True)))
 
 
 @grouped_allreduce.register_fake
@@ -82,7 +82,7 @@ grouped_allreduce.register_autograd(_grouped_allreduce_backward, setup_context=_
 
 @torch.library.custom_op("sirtaki::grouped_allgather", mutates_args=())
 def grouped_allgather(tensors: list[Tensor], name: str, grad_name: str, group: int) -> list[Tensor]:
-    return list(synchronize(raw.start_allgather(tensors, name, group)))
+    return list(synchronize(raw.start_allgather(tensors, name, group, awaited=True)))
 
 
 @grouped_allgather.register_fake
@@ -102,7 +102,7 @@ def _grouped_allgather_backward(ctx, grads: list[Tensor]):
     summed = grouped_allreduce([g.contiguous() for g in grads], ctx.name, _next(ctx.name), *reduction)
     rows = torch.tensor([ctx.rows], dtype=torch.int64)
     sizes_name = f"{ctx.name}.sizes" if ctx.name else ""
-    rows_before = synchronize(raw.start_allgather([rows], sizes_name, ctx.group))[0]
+    rows_before = synchronize(raw.start_allgather([rows], sizes_name, ctx.group, awaited=True))[0]
     starts = rows_before[: _members(ctx.group).index(core.rank())].sum(0).tolist()
     own = [grad.narrow(0, start, count) for grad, start, count in zip(summed, starts, ctx.rows, strict=True)]
     return own, None, None, None
@@ -113,7 +113,7 @@ grouped_allgather.register_autograd(_grouped_allgather_backward, setup_context=_
 
 @torch.library.custom_op("sirtaki::broadcast", mutates_args=())
 def broadcast(tensor: Tensor, root: int, name: str, grad_name: str, group: int) -> Tensor:
-    return synchronize(raw.start_broadcast(tensor, raw.empty_result(tensor), root, name, group))
+    return synchronize(raw.start_broadcast(tensor, raw.empty_result(tensor), root, name, group, awaited=True))
 
 
 @broadcast.register_fake
@@ -138,7 +138,7 @@ broadcast.register_autograd(_broadcast_backward, setup_context=_save_broadcast)
 
 @torch.library.custom_op("sirtaki::alltoall", mutates_args=())
 def alltoall(tensor: Tensor, splits: list[int], name: str, grad_name: str, group: int) -> tuple[Tensor, Tensor]:
-    return synchronize(raw.start_alltoall(tensor, splits, name, group))
+    return synchronize(raw.start_alltoall(tensor, splits, name, group, awaited=True))
 
 
 @alltoall.register_fake
@@ -171,7 +171,7 @@ alltoall.register_autograd(_alltoall_backward, setup_context=_save_alltoall)
 def grouped_reducescatter(
     tensors: list[Tensor], name: str, grad_name: str, op: int, pre: float, post: float, group: int
 ) -> list[Tensor]:
-    return list(synchronize(raw.start_reducescatter(tensors, name, (op, pre, post, group))))
+    return list(synchronize(raw.start_reducescatter(tensors, name, (op, pre, post, group), awaited=True)))
 
 
 @grouped_reducescatter.register_fake

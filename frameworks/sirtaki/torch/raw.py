@@ -1,6 +1,7 @@
 """One submission for each verb, on checked arguments, without gradients. Each returns a handle for `synchronize`.
 
 `name` has no verb in front; "" lets the core number the call. `reduction` is (op, prescale, postscale, process set id).
+`awaited`: the caller synchronizes at once, so that the engine need not be woken.
 """
 
 from __future__ import annotations
@@ -35,16 +36,25 @@ def start_allreduce(
     reduction: Reduction,
     outputs: Sequence[torch.Tensor] | None = None,
     convert: Convert = _as_they_are,
+    awaited: bool = False,
 ) -> int:
     """Several tensors are one unit. outputs: where to write, by default new memory. Result: tuple of the outputs."""
     results = tuple(empty_result(t) for t in tensors) if outputs is None else tuple(outputs)
     described = [describe(t, out) for t, out in zip(tensors, results, strict=True)]
     return submit(
-        "allreduce", name, described, lambda work: convert(results), keep=(tensors, results), **_scaled(reduction)
+        "allreduce",
+        name,
+        described,
+        lambda work: convert(results),
+        keep=(tensors, results),
+        awaited=awaited,
+        **_scaled(reduction),
     )
 
 
-def start_broadcast(tensor: torch.Tensor, output: torch.Tensor, root: int, name: str, group: int) -> int:
+def start_broadcast(
+    tensor: torch.Tensor, output: torch.Tensor, root: int, name: str, group: int, awaited: bool = False
+) -> int:
     """Result: the output, which may be the tensor itself."""
     return submit(
         "broadcast",
@@ -54,6 +64,7 @@ def start_broadcast(tensor: torch.Tensor, output: torch.Tensor, root: int, name:
         root=root,
         process_set=group,
         keep=(tensor, output),
+        awaited=awaited,
     )
 
 
@@ -64,7 +75,9 @@ def _allocated(work: Any, likes: Sequence[torch.Tensor]) -> Results:
     )
 
 
-def start_allgather(tensors: Sequence[torch.Tensor], name: str, group: int, convert: Convert = _as_they_are) -> int:
+def start_allgather(
+    tensors: Sequence[torch.Tensor], name: str, group: int, convert: Convert = _as_they_are, awaited: bool = False
+) -> int:
     """Result: tuple of the tensors of all ranks, joined along dimension 0."""
     for tensor in tensors:
         if isinstance(tensor, torch.Tensor) and tensor.dim() == 0:
@@ -72,12 +85,22 @@ def start_allgather(tensors: Sequence[torch.Tensor], name: str, group: int, conv
     likes = tuple(tensors)
     described = [describe(t, None) for t in likes]
     return submit(
-        "allgather", name, described, lambda work: convert(_allocated(work, likes)), process_set=group, keep=likes
+        "allgather",
+        name,
+        described,
+        lambda work: convert(_allocated(work, likes)),
+        process_set=group,
+        keep=likes,
+        awaited=awaited,
     )
 
 
 def start_reducescatter(
-    tensors: Sequence[torch.Tensor], name: str, reduction: Reduction, convert: Convert = _as_they_are
+    tensors: Sequence[torch.Tensor],
+    name: str,
+    reduction: Reduction,
+    convert: Convert = _as_they_are,
+    awaited: bool = False,
 ) -> int:
     """Result: tuple of this rank's rows of each reduced tensor."""
     for tensor in tensors:
@@ -91,11 +114,12 @@ def start_reducescatter(
         described,
         lambda work: convert(_allocated(work, likes)),
         keep=likes,
+        awaited=awaited,
         **_scaled(reduction),
     )
 
 
-def start_alltoall(tensor: torch.Tensor, splits: Sequence[int], name: str, group: int) -> int:
+def start_alltoall(tensor: torch.Tensor, splits: Sequence[int], name: str, group: int, awaited: bool = False) -> int:
     """splits: rows for each rank, [] for equal parts. Result: (output, received_splits as int32)."""
 
     def finish(work: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -103,16 +127,18 @@ def start_alltoall(tensor: torch.Tensor, splits: Sequence[int], name: str, group
         return output, torch.tensor(work.received_splits(), dtype=torch.int32)
 
     described = [describe(tensor, None)]
-    return submit("alltoall", name, described, finish, splits=list(splits), process_set=group, keep=tensor)
+    return submit(
+        "alltoall", name, described, finish, splits=list(splits), process_set=group, keep=tensor, awaited=awaited
+    )
 
 
 def barrier(group: int) -> None:
     """Blocks until every rank of the set has called it."""
-    core.submit(core.VERBS["barrier"], "", [], process_set=group, site=call_site()).wait()
+    core.submit(core.VERBS["barrier"], "", [], process_set=group, site=call_site(), awaited=True).wait()
 
 
 def join() -> int:
     """Blocks until every rank has called it; the last one's rank."""
-    work = core.submit(core.VERBS["join"], "", [], site=call_site())
+    work = core.submit(core.VERBS["join"], "", [], site=call_site(), awaited=True)
     work.wait()
     return work.value()

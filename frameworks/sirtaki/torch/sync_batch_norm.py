@@ -78,7 +78,9 @@ class SyncBatchNorm(_BatchNorm):
 
 
 def _summed(values: torch.Tensor, name: str, group: int) -> torch.Tensor:
-    return synchronize(raw.start_allreduce([values], name, (int(Sum), 1.0, 1.0, group), outputs=[values]))[0]
+    return synchronize(
+        raw.start_allreduce([values], name, (int(Sum), 1.0, 1.0, group), outputs=[values], awaited=True)
+    )[0]
 
 
 def _per_channel(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

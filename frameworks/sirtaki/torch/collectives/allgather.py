@@ -54,4 +54,4 @@ def _gather(tensors: Sequence[torch.Tensor], name: str | None, process_set: Proc
     listed = check_tensors(tensors)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in listed):
         return autograd.grouped_allgather(listed, call, grad, group)
-    return synchronize(raw.start_allgather(listed, call, group))
+    return synchronize(raw.start_allgather(listed, call, group, awaited=True))

@@ -42,7 +42,7 @@ def allreduce(
     if torch.compiler.is_compiling() or (torch.is_grad_enabled() and wire.requires_grad):
         result = autograd.allreduce(wire, call, grad, *how)
     else:
-        result = synchronize(raw.start_allreduce([wire], call, how))[0]
+        result = synchronize(raw.start_allreduce([wire], call, how, awaited=True))[0]
     return compression.decompress(result, ctx)
 
 
@@ -88,7 +88,10 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """As allreduce, in place: returns the tensor itself. Not differentiable."""
-    return synchronize(allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set))
+    how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
+    call, _ = names("allreduce", name, how[3])
+    check_tensor(tensor)
+    return synchronize(raw.start_allreduce([tensor], call, how, outputs=[tensor], awaited=True))[0]
 
 
 def grouped_allreduce(
@@ -110,7 +113,7 @@ def grouped_allreduce(
     if torch.compiler.is_compiling() or (torch.is_grad_enabled() and any(wire.requires_grad for wire in wires)):
         results = autograd.grouped_allreduce(wires, call, grad, *how)
     else:
-        results = synchronize(raw.start_allreduce(check_tensors(wires), call, how))
+        results = synchronize(raw.start_allreduce(check_tensors(wires), call, how, awaited=True))
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]
 
 
@@ -155,5 +158,7 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """As grouped_allreduce, in place: the tensors themselves. Not differentiable."""
-    handle = grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
-    return list(synchronize(handle))
+    how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
+    call, _ = names("allreduce", name, how[3])
+    listed = check_tensors(tensors)
+    return list(synchronize(raw.start_allreduce(listed, call, how, outputs=listed, awaited=True)))

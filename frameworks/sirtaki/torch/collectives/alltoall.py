@@ -59,7 +59,7 @@ def alltoall(
     if torch.is_grad_enabled() and tensor.requires_grad:
         output, received = autograd.alltoall(tensor, rows, call, grad, group)
     else:
-        output, received = synchronize(raw.start_alltoall(tensor, rows, call, group))
+        output, received = synchronize(raw.start_alltoall(tensor, rows, call, group, awaited=True))
     return output if splits is None else (output, received)
 
 

@@ -25,7 +25,7 @@ def broadcast(
     check_tensor(tensor)
     if torch.is_grad_enabled() and tensor.requires_grad:
         return autograd.broadcast(tensor, root, call, grad, group)
-    return synchronize(raw.start_broadcast(tensor, empty_result(tensor), root, call, group))
+    return synchronize(raw.start_broadcast(tensor, empty_result(tensor), root, call, group, awaited=True))
 
 
 def broadcast_async(
@@ -52,4 +52,7 @@ def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """As broadcast, in place: returns the tensor itself. Not differentiable."""
-    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+    root, group = checked_root(root_rank), require_id(process_set)
+    call, _ = names("broadcast", name, group)
+    check_tensor(tensor)
+    return synchronize(raw.start_broadcast(tensor, tensor, root, call, group, awaited=True))

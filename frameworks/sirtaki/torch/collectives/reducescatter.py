@@ -64,7 +64,7 @@ def grouped_reducescatter(
     if torch.compiler.is_compiling() or (torch.is_grad_enabled() and any(wire.requires_grad for wire in wires)):
         results = autograd.grouped_reducescatter(wires, call, grad, *how)
     else:
-        results = synchronize(raw.start_reducescatter(check_tensors(wires), call, how))
+        results = synchronize(raw.start_reducescatter(check_tensors(wires), call, how, awaited=True))
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]
 
 

@@ -1,0 +1,16 @@
+#include "host_bells.h"
+
+#include <new>
+
+namespace sirtaki {
+
+std::shared_ptr<HostBells> HostBells::make(Transport& transport, std::string& why) {
+  auto segment = ShmSegment::make(transport, static_cast<std::size_t>(transport.size()) * sizeof(Bell), why);
+  return segment == nullptr ? nullptr : std::make_shared<HostBells>(std::move(segment));
+}
+
+// Fresh shared memory is zero, as a bell begins; constructing bells would race with faster ranks.
+HostBells::HostBells(std::unique_ptr<ShmSegment> segment)
+    : segment_(std::move(segment)), bells_(std::launder(reinterpret_cast<Bell*>(segment_->bytes().data()))) {}
+
+}  // namespace sirtaki

@@ -1,0 +1,28 @@
+// The bells of all ranks of a job that is on one host, in memory that they share.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "bell.h"
+#include "plane/shm_segment.h"
+
+namespace sirtaki {
+
+class HostBells {
+ public:
+  // Collective over the transport's ranks, which must all be on one host; blocks. Null on all ranks if one could not
+  // have the memory; `why` then says what failed.
+  static std::shared_ptr<HostBells> make(Transport& transport, std::string& why);
+
+  explicit HostBells(std::unique_ptr<ShmSegment> segment);
+
+  // Of that rank of the job.
+  Bell& of(int rank) const { return bells_[rank]; }
+
+ private:
+  std::unique_ptr<ShmSegment> segment_;
+  Bell* bells_;
+};
+
+}  // namespace sirtaki
