@@ -15,7 +15,7 @@ from ranks import WORKER, Job
 _IN_WORKER = WORKER in os.environ
 _COUNT = int(os.environ.get(f"{WORKER}_COUNT", "0"))
 _STACKS_AFTER = 75.0  # seconds that a test may take before each rank prints where it is
-_jobs: dict[int, Job] = {}
+_jobs: dict[tuple[str, int], Job] = {}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -32,24 +32,31 @@ def rank_count(request: pytest.FixtureRequest) -> Iterator[int]:
     if not (_IN_WORKER and count):
         yield count
         return
-    import sirtaki.torch as hvd
+    import sirtaki
+    from sirtaki.native import core
 
-    hvd.init()
+    sirtaki.init()
     yield count
-    if hvd.is_initialized():
-        hvd.barrier()
+    if sirtaki.is_initialized():
+        core.submit(core.VERBS["barrier"], "", []).wait()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     if _IN_WORKER:
         return
-    by_count: dict[int, list[str]] = {}
+    tests: dict[tuple[str, int], list[str]] = {}
     for item in session.items:
-        count = _count_of(item)
-        if count:
-            by_count.setdefault(count, []).append(item.nodeid)
-    for count, tests in by_count.items():
-        _jobs[count] = Job(count, tests, session.config.rootpath)
+        if _count_of(item):
+            tests.setdefault(_job_of(item), []).append(item.nodeid)
+    for key, names in tests.items():
+        _jobs[key] = Job(key[1], names, session.config.rootpath)
+
+
+def _job_of(item: pytest.Item) -> tuple[str, int]:
+    """(framework, number of ranks): no job imports two frameworks, unless a test of its own wants to."""
+    name = item.path.name
+    framework = next((other for other in ("tensorflow", "keras") if name.startswith(f"test_{other}")), "torch")
+    return framework, _count_of(item)
 
 
 def _count_of(item: pytest.Item) -> int:
@@ -60,10 +67,9 @@ def _count_of(item: pytest.Item) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    count = _count_of(pyfuncitem)
-    if _IN_WORKER or not count:
+    if _IN_WORKER or not _count_of(pyfuncitem):
         return None
-    verdict = _jobs[count].verdict(pyfuncitem.nodeid)
+    verdict = _jobs[_job_of(pyfuncitem)].verdict(pyfuncitem.nodeid)
     if verdict:
         pytest.fail(verdict, pytrace=False)
     return True
@@ -73,9 +79,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def _note(entry: dict[str, str]) -> None:
-    import sirtaki.torch as hvd
+    import sirtaki
 
-    rank = hvd.rank() if hvd.is_initialized() else _last_rank
+    rank = sirtaki.rank() if sirtaki.is_initialized() else _last_rank
     with Path(os.environ[WORKER], f"rank{rank}").open("a") as file:
         file.write(json.dumps(entry) + "\n")
 
@@ -87,10 +93,10 @@ _began = 0.0
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     if _IN_WORKER:
-        import sirtaki.torch as hvd
+        import sirtaki
 
         global _last_rank, _began
-        _last_rank, _began = hvd.rank(), time.monotonic()
+        _last_rank, _began = sirtaki.rank(), time.monotonic()
         _note({"test": item.nodeid, "begins": "1"})
         faulthandler.dump_traceback_later(_STACKS_AFTER)
     return (yield)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import tempfile
+from typing import Any
 
 import tensorflow as tf
 
@@ -37,6 +38,7 @@ from sirtaki.runtime import (
     stop_timeline,
 )
 from sirtaki.tensorflow import gradients as _registered  # noqa: F401  importing it registers them
+from sirtaki.tensorflow.aggregation import LocalGradientAggregationHelper
 from sirtaki.tensorflow.collectives.allgather import allgather, grouped_allgather
 from sirtaki.tensorflow.collectives.allreduce import allreduce, grouped_allreduce
 from sirtaki.tensorflow.collectives.alltoall import alltoall
@@ -59,6 +61,8 @@ from sirtaki.tensorflow.functions import (
     broadcast_object_fn,
     broadcast_variables,
 )
+from sirtaki.tensorflow.optimizer import DistributedOptimizer
+from sirtaki.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
 
 call_site.add_internal_folder(os.path.dirname(tf.__file__))
 for _name in ("keras", "tf_keras"):  # found, not imported: that takes seconds
@@ -72,13 +76,18 @@ __all__ = [
     "Adasum",
     "Average",
     "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
     "HorovodInternalError",
+    "LocalGradientAggregationHelper",
     "Max",
     "Min",
+    "PartialDistributedGradientTape",
     "ProcessSet",
     "Product",
     "SirtakiInternalError",
     "Sum",
+    "SyncBatchNormalization",
     "add_process_set",
     "allgather",
     "allgather_object",
@@ -126,3 +135,11 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "SyncBatchNormalization":  # a Keras layer; importing Keras takes seconds
+        from sirtaki.tensorflow.sync_batch_norm import SyncBatchNormalization
+
+        return SyncBatchNormalization
+    raise AttributeError(f"module 'sirtaki.tensorflow' has no attribute {name!r}")

@@ -13,6 +13,7 @@ from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.tensorflow.collectives.broadcast import broadcast_
 
 
+@tf.autograph.experimental.do_not_convert
 def broadcast_variables(
     variables: Sequence[tf.Variable],
     root_rank: int,
@@ -35,6 +36,7 @@ def broadcast_variables(
         return tf.group(*[tf.compat.v1.assign(v, value) for v, value in zip(variables, values, strict=True)])
 
 
+@tf.autograph.experimental.do_not_convert
 def broadcast_object(
     obj: Any,
     root_rank: int = 0,
@@ -49,6 +51,7 @@ def broadcast_object(
     return exchange.broadcast_object(obj, checked_root(root_rank), name, require_id(process_set))
 
 
+@tf.autograph.experimental.do_not_convert
 def broadcast_object_fn(
     root_rank: int = 0,
     session: Any = None,
@@ -63,6 +66,7 @@ def broadcast_object_fn(
     return broadcast
 
 
+@tf.autograph.experimental.do_not_convert
 def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
@@ -70,6 +74,7 @@ def allgather_object(
     return exchange.allgather_object(obj, name, require_id(process_set))
 
 
+@tf.autograph.experimental.do_not_convert
 def broadcast_global_variables(root_rank: int) -> Any:
     """In a graph of TensorFlow 1: the operation that gives all global variables the root's values.
 

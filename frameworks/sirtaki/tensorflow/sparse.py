@@ -1,7 +1,9 @@
-"""IndexedSlices: each rank's rows are merged, gathered and added up; dense once that is less traffic."""
+"""IndexedSlices: each rank's rows are merged, gathered and added up; as a dense tensor once that is less traffic."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -11,12 +13,14 @@ from sirtaki.tensorflow import raw
 from sirtaki.tensorflow.compression import Compressor
 from sirtaki.tensorflow.raw import Reduction
 
+_log = logging.getLogger("sirtaki.tensorflow")
+_announced: set[str] = set()
+
 
 def _check(how: Reduction) -> None:
     if how.op not in (Average, Sum):
-        raise NotImplementedError(
-            f"IndexedSlices can be reduced by Sum and Average only, not by {ReduceOp(how.op).name}"
-        )
+        name = ReduceOp(how.op).name
+        raise NotImplementedError(f"IndexedSlices can be reduced by Sum and Average only, not by {name}")
     if how.prescale != 1.0 or how.postscale != 1.0:
         raise NotImplementedError(
             f"IndexedSlices cannot be scaled; got prescale_factor={how.prescale}, postscale_factor={how.postscale}"
@@ -33,16 +37,64 @@ def merged(slices: tf.IndexedSlices) -> tf.IndexedSlices:
 def reduce_slices(
     slices: tf.IndexedSlices, name: str | None, how: Reduction, compression: type[Compressor], **scope: bool
 ) -> tf.IndexedSlices:
-    """The sum or average over the ranks, each index once."""
+    """The sum or average over the ranks, each index once.
+
+    The row numbers travel first and tell every rank alike whether the rows or the whole table is less to send.
+    """
     _check(how)
     own = merged(slices)
-    called = "allreduce" if name is None and not tf.executing_eagerly() else name
-    part = (lambda what: None) if called is None else (lambda what: f"{called}.{what}")
-    (indices,) = raw.allgather([own.indices], part("indices"), how.group, **scope)
-    wire, ctx = compression.compress(own.values)
-    (values,) = raw.allgather([wire], part("values"), how.group, **scope)
-    total = merged(tf.IndexedSlices(compression.decompress(values, ctx), indices, slices.dense_shape))
-    if how.op == Sum:
-        return total
-    ranks: Any = tf.cast(raw.ask("size", how.group), total.values.dtype)
-    return tf.IndexedSlices(total.values / ranks, total.indices, slices.dense_shape)
+    if name is None and not tf.executing_eagerly():
+        name = "allreduce"
+
+    def called(what: str) -> str | None:
+        return None if name is None else f"{name}.{what}"
+
+    (gathered,) = raw.allgather([own.indices], called("indices"), how.group, **scope)
+
+    def by_rows() -> tuple[tf.Tensor, tf.Tensor]:
+        wire, ctx = compression.compress(own.values)
+        (values,) = raw.allgather([wire], called("values"), how.group, **scope)
+        total = merged(tf.IndexedSlices(compression.decompress(values, ctx), gathered, slices.dense_shape))
+        if how.op == Average:
+            return total.values / tf.cast(raw.ask("size", how.group), total.values.dtype), total.indices
+        return total.values, total.indices
+
+    def by_table() -> tuple[tf.Tensor, tf.Tensor]:
+        _announce(name, tf.size(gathered), slices.dense_shape[0])
+        wire, ctx = compression.compress(tf.convert_to_tensor(own))
+        (table,) = raw.allreduce([wire], called("table"), how, **scope)
+        rows = tf.unique(gathered)[0]
+        return tf.gather(compression.decompress(table, ctx), rows), rows
+
+    if slices.dense_shape is None:
+        values, indices = by_rows()
+    else:
+        too_many = tf.size(gathered, tf.int64) > tf.cast(slices.dense_shape[0], tf.int64)
+        values, indices = _choose(too_many, by_table, by_rows)
+    return tf.IndexedSlices(values, indices, slices.dense_shape)
+
+
+def _choose(condition: tf.Tensor, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+    if tf.executing_eagerly():
+        return yes() if condition else no()
+    return tf.cond(condition, yes, no)
+
+
+def _announce(name: str | None, rows: tf.Tensor, table_rows: tf.Tensor) -> None:
+    """Says once for each name that it is reduced as a table."""
+    key = name or ""
+
+    def say(rows_now: Any, table_rows_now: Any) -> None:
+        if key not in _announced:
+            _announced.add(key)
+            _log.warning(
+                "IndexedSlices %s: the ranks hold %d rows, more than the table's %d; reduced as a dense tensor",
+                key,
+                rows_now,
+                table_rows_now,
+            )
+
+    if tf.executing_eagerly():
+        say(int(rows), int(table_rows))
+    else:
+        tf.numpy_function(say, [rows, table_rows], [])

@@ -12,6 +12,7 @@ from sirtaki.tensorflow import raw
 from sirtaki.tensorflow.tensors import to_tensors
 
 
+@tf.autograph.experimental.do_not_convert
 def allgather(
     tensor: Any,
     name: str | None = None,
@@ -25,6 +26,7 @@ def allgather(
     return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
 
 
+@tf.autograph.experimental.do_not_convert
 def grouped_allgather(
     tensors: Sequence[Any],
     name: str | None = None,

@@ -17,6 +17,7 @@ from sirtaki.tensorflow.sparse import reduce_slices
 from sirtaki.tensorflow.tensors import check_list
 
 
+@tf.autograph.experimental.do_not_convert
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -46,6 +47,7 @@ def allreduce(
     )[0]
 
 
+@tf.autograph.experimental.do_not_convert
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,

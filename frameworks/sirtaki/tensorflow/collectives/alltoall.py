@@ -10,6 +10,7 @@ from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.tensorflow import raw
 
 
+@tf.autograph.experimental.do_not_convert
 def alltoall(
     tensor: Any,
     splits: Any = None,

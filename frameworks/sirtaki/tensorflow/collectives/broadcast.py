@@ -12,6 +12,7 @@ from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.tensorflow import raw
 
 
+@tf.autograph.experimental.do_not_convert
 def broadcast(
     tensor: Any,
     root_rank: int,
@@ -28,6 +29,7 @@ def broadcast(
     return raw.broadcast([tensor], root, name, group, ignore_name_scope=ignore_name_scope)[0]
 
 
+@tf.autograph.experimental.do_not_convert
 def broadcast_(
     variables: Sequence[tf.Variable],
     root_rank: int,

@@ -16,6 +16,7 @@ from sirtaki.tensorflow.raw import Reduction
 from sirtaki.tensorflow.tensors import to_tensors
 
 
+@tf.autograph.experimental.do_not_convert
 def reducescatter(
     tensor: Any,
     device_dense: str = "",
@@ -36,6 +37,7 @@ def reducescatter(
     return _scatter([tensor], device_dense, compression, how, name, ignore_name_scope)[0]
 
 
+@tf.autograph.experimental.do_not_convert
 def grouped_reducescatter(
     tensors: Sequence[Any],
     device_dense: str = "",

@@ -1,0 +1,101 @@
+"""Several backward passes for one step: gradients are added up on this rank, and reduced with the last pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from sirtaki.arguments import checked_passes
+
+do_not_convert = tf.autograph.experimental.do_not_convert
+
+Reduce = Callable[[list[Any], list[Any]], list[Any]]
+
+
+class LocalGradientAggregationHelper:
+    """Accumulates gradients in variables of its own, made at the first pass; in eager mode, functions and graphs.
+
+    allreduce_func(grads, variables) reduces. average_aggregated_gradients: the sum is divided by the number of passes.
+    A pass that is left over at the end of an epoch counts towards the next step.
+    """
+
+    def __init__(
+        self,
+        backward_passes_per_step: int,
+        allreduce_func: Reduce,
+        sparse_as_dense: bool = False,
+        average_aggregated_gradients: bool = False,
+    ) -> None:
+        self._passes = checked_passes(backward_passes_per_step)
+        self._reduce = allreduce_func
+        self._sparse_as_dense = sparse_as_dense
+        self._average = average_aggregated_gradients
+        self._sums: dict[int, Any] = {}  # by the place of the gradient
+        self.counter: Any = None  # passes since the last step
+
+    @do_not_convert
+    def compute_gradients(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        """Takes one pass in. The reduced gradients with the last pass of a step, with the others zeros.
+
+        ValueError for IndexedSlices unless sparse_as_dense.
+        """
+        grads = [self._dense(grad) for grad in grads]
+        if self._passes == 1:
+            return self._reduce(grads, list(variables))
+        places = [i for i, grad in enumerate(grads) if grad is not None]
+        with tf.init_scope():
+            self._make_variables(places, grads, variables)
+        sums = [self._sums[i].assign_add(grads[i]) for i in places]
+        with tf.control_dependencies(sums):
+            count = self.counter.assign_add(1)
+        totals = tf.cond(
+            tf.equal(count, self._passes),
+            lambda: self._step(places, sums, [variables[i] for i in places]),
+            lambda: [tf.zeros_like(total) for total in sums],
+        )
+        results: list[Any] = list(grads)
+        for i, total in zip(places, totals, strict=True):
+            results[i] = total
+        return results
+
+    @do_not_convert
+    def apply_gradients(self, apply: Callable[[], Any]) -> Any:
+        """Runs `apply` after compute_gradients() took the last pass of a step, otherwise nothing."""
+        if self._passes == 1:
+            return apply()
+
+        def step() -> tf.Tensor:
+            done = apply()
+            with tf.control_dependencies([done] if isinstance(done, (tf.Operation, tf.Tensor)) else []):
+                return tf.identity(self.counter.assign(0))
+
+        return tf.cond(tf.equal(self.counter, self._passes), step, lambda: tf.identity(self.counter))
+
+    def _dense(self, grad: Any) -> Any:
+        if not isinstance(grad, tf.IndexedSlices):
+            return grad
+        if self._passes > 1 and not self._sparse_as_dense:
+            raise ValueError(
+                "IndexedSlices cannot be accumulated; use sparse_as_dense=True or one backward pass per step"
+            )
+        return tf.convert_to_tensor(grad) if self._sparse_as_dense else grad
+
+    def _make_variables(self, places: list[int], grads: list[Any], variables: Sequence[Any]) -> None:
+        if self.counter is None:
+            self.counter = tf.Variable(0, trainable=False, dtype=tf.int64, name="aggregation_counter")
+        for i in places:
+            if i not in self._sums:
+                zeros = tf.zeros(variables[i].shape, grads[i].dtype)
+                self._sums[i] = tf.Variable(zeros, trainable=False, name=f"aggregated_gradient_{i}")
+
+    def _step(self, places: list[int], sums: list[Any], variables: list[Any]) -> list[Any]:
+        totals = [tf.convert_to_tensor(total) for total in sums]
+        if self._average:
+            totals = [total / tf.cast(self._passes, total.dtype) for total in totals]
+        reduced = self._reduce(totals, variables)
+        with tf.control_dependencies(reduced):
+            cleared = [self._sums[i].assign(tf.zeros_like(self._sums[i])) for i in places]
+        with tf.control_dependencies(cleared):
+            return [tf.identity(grad) for grad in reduced]

@@ -1,0 +1,125 @@
+"""DistributedOptimizer for the optimizers of tf.compat.v1; those of Keras are served by sirtaki.keras."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+from sirtaki.process_sets import ProcessSet, global_process_set
+from sirtaki.reduce_ops import Adasum, Average
+from sirtaki.tensorflow.aggregation import LocalGradientAggregationHelper
+from sirtaki.tensorflow.compression import Compression, Compressor
+from sirtaki.tensorflow.gradient_reducer import GradientReducer
+
+
+class _Distributed:
+    """What is put in front of the optimizer's own class."""
+
+    _reducer: GradientReducer
+    _aggregation: LocalGradientAggregationHelper
+    _computed = False
+
+    @tf.autograph.experimental.do_not_convert
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """As the optimizer's own, reduced over the ranks."""
+        pairs = super().compute_gradients(*args, **kwargs)
+        self._computed = True
+        if not pairs:
+            return pairs
+        grads, variables = zip(*pairs, strict=True)
+        return list(zip(self._aggregation.compute_gradients(grads, variables), variables, strict=True))
+
+    @tf.autograph.experimental.do_not_convert
+    def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+        """As the optimizer's own, for what compute_gradients() returned.
+
+        RuntimeError for other gradients, which nobody has reduced.
+        """
+        if not self._computed:
+            raise RuntimeError(
+                "apply_gradients() was called without compute_gradients(), so the gradients are this rank's alone. Use "
+                "minimize() or compute_gradients(); or DistributedGradientTape with the optimizer itself."
+            )
+        self._computed = False
+        return self._aggregation.apply_gradients(functools.partial(super().apply_gradients, *args, **kwargs))
+
+    def register_local_var(self, var: Any) -> None:
+        """The gradient of this variable is not reduced."""
+        self._reducer.add_local(var)
+
+
+@functools.cache
+def _class_for(base: type) -> type:
+    return type(base.__name__, (_Distributed, base), {"__doc__": base.__doc__, "__module__": base.__module__})
+
+
+def DistributedOptimizer(  # noqa: N802  Horovod's name
+    optimizer: Any,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: int | list[list[Any]] | None = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """An optimizer of the same class and state that reduces gradients over the ranks before it applies them.
+
+    optimizer: a tf.compat.v1.train.Optimizer, which is reduced in compute_gradients(), or a Keras optimizer (see
+    sirtaki.keras.DistributedOptimizer). backward_passes_per_step: gradients of that many passes are added up (averaged,
+    if average_aggregated_gradients) before they are reduced. The other arguments are those of DistributedGradientTape.
+    name, use_locking, device_*: kept for Horovod's programs. ValueError for anything else.
+    """
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        reducer = GradientReducer.make(
+            compression,
+            sparse_as_dense,
+            op,
+            gradient_predivide_factor,
+            num_groups,
+            groups,
+            process_set,
+            scale_local_gradients,
+        )
+        return _distribute(optimizer, reducer, backward_passes_per_step, average_aggregated_gradients)
+    if not hasattr(optimizer, "apply_gradients") or not hasattr(optimizer, "learning_rate"):
+        kind = type(optimizer).__name__
+        raise ValueError(f"optimizer must be a tf.compat.v1 or Keras optimizer, got {kind} {optimizer!r:.80}")
+    if op == Adasum:
+        raise ValueError("op=Adasum is not supported with Keras optimizers")
+    from sirtaki import keras
+
+    return keras.DistributedOptimizer(
+        optimizer,
+        name=name,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        backward_passes_per_step=backward_passes_per_step,
+        op=op,
+        gradient_predivide_factor=gradient_predivide_factor,
+        average_aggregated_gradients=average_aggregated_gradients,
+        num_groups=num_groups,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+
+
+def _distribute(optimizer: Any, reducer: GradientReducer, passes: int, average: bool) -> Any:
+    if isinstance(optimizer, _Distributed):
+        raise ValueError("this optimizer is distributed already; its gradients would be reduced twice")
+    helper = LocalGradientAggregationHelper(passes, reducer.reduce, reducer.sparse_as_dense, average)
+    kind = _class_for(type(optimizer))
+    result = kind.__new__(kind)
+    result.__dict__.update(optimizer.__dict__)
+    result._reducer, result._aggregation = reducer, helper
+    return result

@@ -1,0 +1,146 @@
+"""GradientTapes whose gradients are reduced over the ranks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from sirtaki.process_sets import ProcessSet, global_process_set
+from sirtaki.reduce_ops import Average
+from sirtaki.tensorflow.compression import Compression, Compressor
+from sirtaki.tensorflow.gradient_reducer import GradientReducer
+
+
+class _Distributed:
+    """What is put in front of the tape's own class."""
+
+    _reducer: GradientReducer
+    _sources: Sequence[Any] = ()
+
+    @tf.autograph.experimental.do_not_convert
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        use_generic_names: bool = False,
+        unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        """As the tape's own, reduced over the ranks. use_generic_names: kept for Horovod's programs, not needed."""
+        grads = super().gradient(target, sources, output_gradients, unconnected_gradients)
+        self._sources = tf.nest.flatten(sources)
+        reduced = self._reducer.reduce(tf.nest.flatten(grads), self._sources)
+        return tf.nest.pack_sequence_as(grads, reduced)
+
+    def register_local_source(self, source: Any) -> None:
+        """The gradient of this source is not reduced."""
+        self._reducer.add_local(source)
+
+    def get_local_and_global_gradients(self, grads: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """(those of local sources, the others) of the gradients that gradient() returned last; else ValueError."""
+        if len(grads) != len(self._sources):
+            raise ValueError(f"expected the {len(self._sources)} gradients of the last gradient(), got {len(grads)}")
+        is_local = [id(source) in self._reducer.local for source in self._sources]
+        parts: tuple[list[Any], list[Any]] = ([], [])
+        for grad, local in zip(grads, is_local, strict=True):
+            parts[0 if local else 1].append(grad)
+        return parts
+
+
+@functools.cache
+def _class_for(base: type) -> type:
+    return type(base.__name__, (_Distributed, base), {"__doc__": base.__doc__, "__module__": base.__module__})
+
+
+@tf.autograph.experimental.do_not_convert
+def DistributedGradientTape(  # noqa: N802  Horovod's name
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | list[list[Any]] | None = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """A tape that goes on with what this one recorded and whose gradient() is reduced over the ranks.
+
+    Sources are named by their order in gradient(), which must be the same on all ranks. sparse_as_dense: IndexedSlices
+    travel as tables. op: Average, Sum or Adasum. gradient_predivide_factor f, for Average only: gradients are divided
+    by f before the sum and by size/f after it. groups: how many equal groups, or lists of variables; a group travels as
+    one request (in eager mode all gradients do). scale_local_gradients: gradients of local sources are divided by the
+    number of ranks. device_*: kept for Horovod's programs. ValueError for arguments that do not fit together.
+    """
+    if not isinstance(gradtape, tf.GradientTape):
+        raise ValueError(f"gradtape must be a tf.GradientTape, got {type(gradtape).__name__} {gradtape!r:.80}")
+    if isinstance(gradtape, _Distributed):
+        raise ValueError("this tape is distributed already; its gradients would be reduced twice")
+    reducer = GradientReducer.make(
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
+    kind = _class_for(type(gradtape))
+    tape = kind.__new__(kind)
+    tape.__dict__.update(gradtape.__dict__)
+    tape._reducer = reducer
+    return tape
+
+
+@tf.autograph.experimental.do_not_convert
+def PartialDistributedGradientTape(  # noqa: N802  Horovod's name
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | list[list[Any]] | None = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """DistributedGradientTape, but for the weights of some Keras layers, which stay each rank's own.
+
+    local_layers: a layer or a list of them; ValueError for anything else.
+    """
+    tape = DistributedGradientTape(
+        gradtape,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
+    for layer in _layers(local_layers):
+        for weight in layer.trainable_weights:
+            tape.register_local_source(weight)
+    return tape
+
+
+def _layers(local_layers: Any) -> list[Any]:
+    if local_layers is None:
+        return []
+    listed = list(local_layers) if isinstance(local_layers, (list, tuple)) else [local_layers]
+    for layer in listed:
+        if not isinstance(layer, tf.keras.layers.Layer):
+            raise ValueError(f"local_layers must hold Keras layers, got {type(layer).__name__} {layer!r:.80}")
+    return listed
