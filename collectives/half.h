@@ -7,6 +7,12 @@
 
 namespace sirtaki {
 
+// condition ? yes : no by masks, where compilers would make a branch of it rather than calculate both.
+inline std::uint32_t pick(bool condition, std::uint32_t yes, std::uint32_t no) {
+  const std::uint32_t mask = 0U - static_cast<std::uint32_t>(condition);
+  return (yes & mask) | (no & ~mask);
+}
+
 struct Bfloat16 {
   std::uint16_t bits = 0;
 
@@ -33,9 +39,10 @@ struct Float16 {
     // Below 2^-14: adding 0.5 lets the FPU shift and round the mantissa into place.
     const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
     const std::uint32_t subnormal = std::bit_cast<std::uint32_t>(shifted) - 0x3f000000U;
-    const std::uint32_t nan = magnitude > 0x7f800000U ? 0x7e00U : 0x7c00U;
-    std::uint32_t half = magnitude < 0x38800000U ? subnormal : normal;
-    half = magnitude >= 0x477ff000U ? nan : half;  // 65520 and above round to infinity
+    // A NaN becomes quiet and keeps the upper bits of its payload, as processors do it.
+    const std::uint32_t nan = pick(magnitude > 0x7f800000U, 0x7e00U | ((magnitude >> 13) & 0x3ffU), 0x7c00U);
+    const std::uint32_t finite = pick(magnitude < 0x38800000U, subnormal, normal);
+    const std::uint32_t half = pick(magnitude >= 0x477ff000U, nan, finite);  // 65520 and above round to infinity
     bits = static_cast<std::uint16_t>(sign | half);
   }
   explicit operator float() const {
@@ -43,8 +50,9 @@ struct Float16 {
     const std::uint32_t magnitude = static_cast<std::uint32_t>(bits & 0x7fffU) << 13;
     // Multiplying by 2^112 moves the bias back and normalizes subnormals on the way.
     const auto scaled = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112F);
-    const std::uint32_t special = magnitude | 0x7f800000U;
-    return std::bit_cast<float>(sign | (magnitude >= 0x0f800000U ? special : scaled));
+    const std::uint32_t special =
+        magnitude | pick(magnitude > 0x0f800000U, 0x7fc00000U, 0x7f800000U);  // NaNs get quiet
+    return std::bit_cast<float>(sign | pick(magnitude >= 0x0f800000U, special, scaled));
   }
 };
 

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "dtype_dispatch.h"
+#include "float16_vectors.h"
 
 namespace sirtaki {
 namespace {
@@ -26,10 +27,17 @@ auto widen(T value) {
 
 // An element depends on no other, wherever `out` lies: compilers need not look whether the arrays overlap.
 template <class T, class Op>
-void reduce_loop(T* out, const T* a, const T* b, std::int64_t count, Op op) {
+struct ReduceLoop {
+  T* out;
+  const T* a;
+  const T* b;
+  std::int64_t count;
+
+  [[gnu::always_inline]] void operator()() const {
 #pragma GCC ivdep
-  for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(op(widen(a[i]), widen(b[i])));
-}
+    for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(Op()(widen(a[i]), widen(b[i])));
+  }
+};
 
 struct Sum {
   template <class T>
@@ -69,16 +77,16 @@ struct Max {
 };
 
 template <class T>
-void reduce_typed(ReduceOp op, T* out, const T* a, const T* b, std::int64_t count) {
+void reduce_typed(ReduceOp op, T* out, const T* a, const T* b, std::int64_t count, VectorLevel level) {
   switch (op) {
     case ReduceOp::kMin:
-      return reduce_loop(out, a, b, count, Min());
+      return run_at(level, ReduceLoop<T, Min>{out, a, b, count});
     case ReduceOp::kMax:
-      return reduce_loop(out, a, b, count, Max());
+      return run_at(level, ReduceLoop<T, Max>{out, a, b, count});
     case ReduceOp::kProduct:
-      return reduce_loop(out, a, b, count, Product());
+      return run_at(level, ReduceLoop<T, Product>{out, a, b, count});
     default:
-      return reduce_loop(out, a, b, count, Sum());
+      return run_at(level, ReduceLoop<T, Sum>{out, a, b, count});
   }
 }
 
@@ -128,13 +136,55 @@ To cast_one(From value) {
 }
 
 template <class To, class From>
-void convert_typed(To* out, const From* in, std::int64_t count, double factor) {
-  if (factor == 1.0) {
+struct CastLoop {
+  To* out;
+  const From* in;
+  std::int64_t count;
+
+  [[gnu::always_inline]] void operator()() const {
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < count; ++i) out[i] = cast_one<To>(in[i]);
-  } else {
+  }
+};
+
+template <class To, class From>
+struct ScaleLoop {
+  To* out;
+  const From* in;
+  std::int64_t count;
+  double factor;
+
+  [[gnu::always_inline]] void operator()() const {
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < count; ++i) out[i] = convert_one<To>(in[i], factor);
+  }
+};
+
+template <bool often, class Loop>
+void run_often(VectorLevel level, const Loop& loop) {
+  if constexpr (often) {
+    run_at(level, loop);
+  } else {
+    loop();
+  }
+}
+
+// Conversions that every step of training does are compiled for every level; the others are rare, and there are many.
+template <class To, class From>
+void convert_typed(To* out, const From* in, std::int64_t count, double factor, VectorLevel level) {
+  constexpr bool often = kScaleInFloat<To, From> || (std::is_same_v<To, double> && std::is_same_v<From, double>);
+  std::int64_t done = 0;
+  if constexpr (std::is_same_v<To, float> && std::is_same_v<From, Float16>) {
+    if (level != VectorLevel::kPortable) done = widen_by_vectors(out, in, count, static_cast<float>(factor));
+  } else if constexpr (std::is_same_v<To, Float16> && std::is_same_v<From, float>) {
+    if (level != VectorLevel::kPortable) done = narrow_by_vectors(out, in, count, static_cast<float>(factor));
+  }
+  if (factor == 1.0) {
+    const CastLoop<To, From> loop{out + done, in + done, count - done};
+    run_often<often>(level, loop);
+  } else {
+    const ScaleLoop<To, From> loop{out + done, in + done, count - done, factor};
+    run_often<often>(level, loop);
   }
 }
 
@@ -144,21 +194,22 @@ void reduce(DType dtype, ReduceOp op, void* accumulator, const void* in, std::in
   reduce_to(dtype, op, accumulator, accumulator, in, count);
 }
 
-void reduce_to(DType dtype, ReduceOp op, void* out, const void* a, const void* b, std::int64_t count) {
+void reduce_to(DType dtype, ReduceOp op, void* out, const void* a, const void* b, std::int64_t count,
+               VectorLevel level) {
   if (dtype == DType::kBool) op = on_bool(op);
   with_type(dtype, [&]<class T>(std::type_identity<T>) {
-    reduce_typed(op, static_cast<T*>(out), static_cast<const T*>(a), static_cast<const T*>(b), count);
+    reduce_typed(op, static_cast<T*>(out), static_cast<const T*>(a), static_cast<const T*>(b), count, level);
   });
 }
 
-void convert(DType to, void* out, DType from, const void* in, std::int64_t count, double factor) {
+void convert(DType to, void* out, DType from, const void* in, std::int64_t count, double factor, VectorLevel level) {
   if (to == from && factor == 1.0) {
     if (out != in) std::memmove(out, in, static_cast<std::size_t>(count) * size_of(to));
     return;
   }
   with_type(to, [&]<class To>(std::type_identity<To>) {
     with_type(from, [&]<class From>(std::type_identity<From>) {
-      convert_typed(static_cast<To*>(out), static_cast<const From*>(in), count, factor);
+      convert_typed(static_cast<To*>(out), static_cast<const From*>(in), count, factor, level);
     });
   });
 }

@@ -5,6 +5,7 @@
 
 #include "plane/data_plane.h"
 #include "types.h"
+#include "vector_level.h"
 
 namespace sirtaki {
 
@@ -14,11 +15,13 @@ namespace sirtaki {
 void reduce(DType dtype, ReduceOp op, void* accumulator, const void* in, std::int64_t count);
 
 // out[i] = a[i] op b[i]; out may be a or b.
-void reduce_to(DType dtype, ReduceOp op, void* out, const void* a, const void* b, std::int64_t count);
+void reduce_to(DType dtype, ReduceOp op, void* out, const void* a, const void* b, std::int64_t count,
+               VectorLevel level = best_vector_level());
 
 // out[i] = to(from(in[i]) * factor), in one pass. out == in is allowed when the sizes are equal. A factor of 1 is a
 // cast. Integers times a factor go through float64 and are truncated toward zero; out of range is clamped.
-void convert(DType to, void* out, DType from, const void* in, std::int64_t count, double factor);
+void convert(DType to, void* out, DType from, const void* in, std::int64_t count, double factor,
+             VectorLevel level = best_vector_level());
 
 // The dtype in which values travel and accumulate: float32 for 16-bit floats, 64-bit integers when integers are scaled
 // afterwards (so that an average of int8 cannot overflow), otherwise the dtype itself.

@@ -1,11 +1,17 @@
 // Arithmetic on elements, against plain formulas.
 #include "kernels.h"
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <random>
+#include <string>
 #include <vector>
 
 #include "check.h"
+#include "dtype_dispatch.h"
 #include "half.h"
 
 namespace sirtaki::testing {
@@ -107,6 +113,99 @@ void identities() {
   }
 }
 
+// Every bit pattern of a half comes up; NaNs as well, but only in one operand: which of two is kept is not defined.
+std::vector<std::byte> random_elements(DType dtype, std::int64_t count, std::uint32_t seed, bool with_nans) {
+  std::mt19937 random(seed);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(count) * size_of(dtype));
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  with_type(dtype, [&]<class T>(std::type_identity<T>) {
+    T* elements = reinterpret_cast<T*>(bytes.data());
+    for (std::int64_t i = 0; i < count; ++i) {
+      if constexpr (!std::is_integral_v<T>) {
+        const auto value = static_cast<double>(static_cast<float>(elements[i]));
+        if (!with_nans && std::isnan(value)) elements[i] = static_cast<T>(1.5F);
+      } else if (dtype == DType::kBool) {
+        elements[i] &= 1;
+      }
+    }
+  });
+  return bytes;
+}
+
+constexpr std::int64_t kMost = 1000;
+constexpr std::array<std::int64_t, 8> kCounts = {0, 1, 7, 8, 31, 64, 333, kMost};
+
+// From an odd element on, so that vectors are not aligned.
+void levels_reduce_alike(VectorLevel level, DType dtype, ReduceOp op) {
+  const std::vector<std::byte> a = random_elements(dtype, kMost + 1, 1, true);
+  const std::vector<std::byte> b = random_elements(dtype, kMost + 1, 2, false);
+  const std::size_t odd = size_of(dtype);
+  for (const std::int64_t count : kCounts) {
+    std::vector<std::byte> expected(a.size()), got(a.size()), in_place = a, in_other_place = b;
+    reduce_to(dtype, op, expected.data(), a.data() + odd, b.data() + odd, count, VectorLevel::kPortable);
+    reduce_to(dtype, op, got.data(), a.data() + odd, b.data() + odd, count, level);
+    reduce_to(dtype, op, in_place.data() + odd, in_place.data() + odd, b.data() + odd, count, level);
+    reduce_to(dtype, op, in_other_place.data() + odd, a.data() + odd, in_other_place.data() + odd, count, level);
+    const std::size_t bytes = static_cast<std::size_t>(count) * size_of(dtype);
+    const auto same = [&](const std::byte* result) { return std::equal(result, result + bytes, expected.data()); };
+    const std::string what = std::string(name_of(op)) + " of " + std::to_string(count) + " " +
+                             std::string(name_of(dtype)) + " at level " + std::to_string(static_cast<int>(level));
+    check(same(got.data()), what);
+    check(same(in_place.data() + odd), what + ", in place");
+    check(same(in_other_place.data() + odd), what + ", in the second's place");
+  }
+}
+
+void levels_convert_alike(VectorLevel level, DType to, DType from, double factor) {
+  const std::vector<std::byte> in = random_elements(from, kMost + 1, 3, true);
+  for (const std::int64_t count : kCounts) {
+    std::vector<std::byte> expected(static_cast<std::size_t>(count) * size_of(to)), got(expected.size());
+    convert(to, expected.data(), from, in.data() + size_of(from), count, factor, VectorLevel::kPortable);
+    convert(to, got.data(), from, in.data() + size_of(from), count, factor, level);
+    check(got == expected, std::string(name_of(from)) + " to " + std::string(name_of(to)) + ", " +
+                               std::to_string(count) + " times " + std::to_string(factor) + " at level " +
+                               std::to_string(static_cast<int>(level)));
+  }
+}
+
+void levels_give_the_same_bits() {
+  for (const VectorLevel level : vector_levels()) {
+    for (int d = 0; d < kDTypeCount; ++d) {
+      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
+        levels_reduce_alike(level, static_cast<DType>(d), op);
+      }
+      for (int e = 0; e < kDTypeCount; ++e) {
+        for (const double factor : {1.0, 1.0 / 3}) {
+          const bool truncates = is_integer(static_cast<DType>(d)) && !is_integer(static_cast<DType>(e));
+          if (truncates && factor == 1.0) continue;  // nobody does it
+          levels_convert_alike(level, static_cast<DType>(d), static_cast<DType>(e), factor);
+        }
+      }
+    }
+  }
+}
+
+// The processor's conversion, element by element, against half.h.
+void float16_is_the_processors() {
+  std::vector<Float16> halves(65536);
+  for (std::size_t bits = 0; bits < halves.size(); ++bits) halves[bits].bits = static_cast<std::uint16_t>(bits);
+  std::vector<float> wide(halves.size());
+  convert(DType::kFloat32, wide.data(), DType::kFloat16, halves.data(), 65536, 1.0);
+  for (std::size_t bits = 0; bits < halves.size(); ++bits) {
+    check_equal(std::bit_cast<std::uint32_t>(wide[bits]),
+                std::bit_cast<std::uint32_t>(static_cast<float>(halves[bits])),
+                "float16 " + std::to_string(bits) + " to float32");
+  }
+  std::vector<float> words(65536);
+  for (std::uint32_t low : {0U, 1U, 0xfffU, 0x1000U, 0x1001U, 0x1fffU, 0x2000U, 0x3000U, 0xffffU}) {
+    for (std::uint32_t high = 0; high < 65536; ++high) words[high] = std::bit_cast<float>(high << 16 | low);
+    convert(DType::kFloat16, halves.data(), DType::kFloat32, words.data(), 65536, 1.0);
+    for (std::uint32_t high = 0; high < 65536; ++high) {
+      check_equal(halves[high].bits, Float16(words[high]).bits, "float32 " + std::to_string(high << 16 | low));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sirtaki::testing
 
@@ -118,4 +217,6 @@ int main() {
   scaling();
   wires();
   identities();
+  levels_give_the_same_bits();
+  float16_is_the_processors();
 }
