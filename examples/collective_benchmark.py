@@ -1,117 +1,129 @@
-"""The time of an allreduce through raw MPI, torch.distributed's gloo and Sirtaki, side by side in one run.
+"""The time of an allreduce through raw MPI, torch.distributed's gloo, Horovod (if installed) and Sirtaki, in one run.
 
-    sirtakirun -np 2 python examples/collective_benchmark.py
+    sirtakirun -np 2 python examples/collective_benchmark.py --json figures.json --plot figures.png
 
-Every way reduces a float32 buffer of its own in place. The ways take turns, in another order each round; before each
-operation the buffer is rewritten, as a backward pass rewrites gradients, and the ranks meet at a barrier. The time of
-an operation is that of its slowest rank; the table shows medians over the rounds. Results are checked.
+The ways take turns, in another order each round; the first operation of a turn does not count, since a way may have
+to find together again after the others. Before each operation the tensors are rewritten, as a backward pass rewrites
+gradients, and the ranks meet at a barrier. The time of an operation is that of its slowest rank. Results are checked.
+A copy of as many bytes within each rank, all at the same time, shows what memory allows.
+
+Sirtaki's data plane is settled when it starts: a second run with SIRTAKI_CPU_OPERATIONS=mpi shows the other one, to be
+compared through each run's own ratios to MPI.
 """
 
-import argparse
-import json
+import contextlib
+import io
 import random
-import statistics
+import sys
 import time
-from pathlib import Path
 
-import byte_sizes
+import collective_arguments
+import collective_report as report
 import collective_ways as ways
+import resnet
 import torch
+from collective_peers import Peers
 from mpi4py import MPI
 
-DEFAULT_SIZES = tuple(4**power for power in range(3, 14))  # 64 B to 64 MiB
 COMM = MPI.COMM_WORLD
+TIMED = 2  # operations of a turn that count, after one that does not
 
 
-def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--sizes", type=byte_sizes.parse, nargs="*", default=DEFAULT_SIZES, help="e.g. 64 1KiB 16MiB")
-    parser.add_argument("--rounds", type=int, default=100, help="rounds of a size up to 64 KiB; fewer above")
-    parser.add_argument("--no-gradients", action="store_true", help="leave out the 161 gradients of ResNet-50")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
-    return parser.parse_args(argv)
+def parse(argv: list[str] | None) -> collective_arguments.Arguments:
+    """Every rank reads the same line; the first one alone complains."""
+    with contextlib.ExitStack() as stack:
+        if COMM.rank != 0:
+            stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
+            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        return collective_arguments.parse(__doc__.split("\n")[0], argv)
 
 
 def rounds_for(nbytes: int, rounds: int) -> int:
-    """The same on all ranks; a size above 64 KiB gets fewer, down to nine."""
-    return max(min(rounds, 9), min(rounds, rounds * (1 << 16) // max(nbytes, 1)))
+    """The same on all ranks; a size above 1 MiB gets fewer, down to five."""
+    return max(min(rounds, 5), min(rounds, rounds * (1 << 20) // nbytes))
 
 
-def check(buffers: list[torch.Tensor], expected: float, way: str) -> None:
-    """Ends all ranks if a sum is wrong; looks at the ends and the middle of each buffer."""
-    for buffer in buffers:
-        for index in (0, buffer.numel() // 2, -1):
-            if (got := buffer.view(-1)[index].item()) != expected:
-                raise SystemExit(f"rank {COMM.rank}: {way} gave {got} where {expected} was due")
+def check(name: str, way: ways.Way, value: int) -> None:
+    """Ends the job if a result is wrong; looks at the ends and the middle of each tensor."""
+    expected = float(value * COMM.size + sum(range(COMM.size)) if way.sums else value + COMM.rank)
+    for tensor in way.results:
+        for index in (0, tensor.numel() // 2, -1):
+            if (got := tensor.view(-1)[index].item()) != expected:
+                print(f"rank {COMM.rank}: {name} gave {got} where {expected} was due", file=sys.stderr, flush=True)
+                COMM.Abort(1)  # the others wait at the next barrier
 
 
-def take_turns(runs: dict[str, ways.Call], buffers: dict[str, list[torch.Tensor]], rounds: int) -> dict[str, float]:
-    """Median seconds of each run, over rounds, of the slowest rank. Two more rounds come first and do not count."""
-    shuffled = random.Random(1)  # the same order of ways on all ranks
-    expected = float(sum(range(1, COMM.size + 1)))
-    seconds: dict[str, list[float]] = {way: [] for way in runs}
-    for _ in range(rounds + 2):
-        for way in shuffled.sample(list(runs), len(runs)):
-            for buffer in buffers[way]:
-                buffer.fill_(COMM.rank + 1)
-            COMM.Barrier()
-            start = time.perf_counter()
-            runs[way]()
-            seconds[way].append(time.perf_counter() - start)
-            check(buffers[way], expected, way)
-    times = {way: COMM.allgather(own[2:]) for way, own in seconds.items()}
-    return {way: statistics.median(map(max, zip(*by_rank, strict=True))) for way, by_rank in times.items()}
+class Turns:
+    """Lets ways take turns. shared: the same random numbers on all ranks; own: others on each."""
+
+    def __init__(self) -> None:
+        self.shared, self.own = random.Random(1), random.Random(f"rank {COMM.rank}")
+        self.operations = 0
+
+    def operate(self, name: str, way: ways.Way) -> float:
+        """Seconds of one operation on this rank, on values that no operation before had."""
+        self.operations += 1
+        value = 1 + self.operations % 100
+        for tensor in way.given:
+            tensor.fill_(value + COMM.rank)
+        count = len(way.given)
+        orders = [source.sample(range(count), count) for source in (self.shared, self.own)]
+        COMM.Barrier()
+        start = time.perf_counter()
+        way.call(orders[way.any_order])
+        seconds = time.perf_counter() - start
+        check(name, way, value)
+        return seconds
+
+    def take(self, runs: dict[str, ways.Way], rounds: int) -> dict[str, list[float]]:
+        """Seconds of each way's operations, of the slowest rank. One more round comes first and does not count."""
+        seconds: dict[str, list[float]] = {name: [] for name in runs}
+        for turn in range(rounds + 1):
+            for name in self.shared.sample(list(runs), len(runs)):
+                times = [self.operate(name, runs[name]) for _ in range(1 + TIMED)]
+                seconds[name] += times[1:] if turn else []
+        return {name: list(map(max, zip(*COMM.allgather(own), strict=True))) for name, own in seconds.items()}
 
 
-def measure_size(nbytes: int, rounds: int) -> dict[str, float]:
-    buffers = {way: [torch.empty(nbytes // 4)] for way in ways.SYNCHRONOUS}
-    runs = {way: make(buffers[way][0]) for way, make in ways.SYNCHRONOUS.items()}
-    return take_turns(runs, buffers, rounds_for(nbytes, rounds))
+def measure_size(turns: Turns, peers: Peers, nbytes: int, rounds: int) -> report.Figures:
+    buffers = ways.Buffers([[nbytes // 4]])
+    runs = {name: make(buffers) for name, make in ways.of_one_tensor(peers.horovod).items()}
+    seconds = turns.take(runs, rounds_for(nbytes, rounds))
+    return {"bytes": nbytes, "ways": report.summarise(seconds, nbytes, COMM.size)}
 
 
-def measure_gradients(rounds: int) -> dict[str, float]:
-    shapes = ways.resnet50_shapes()
-    flat = sum(shape.numel() for shape in shapes)
-    buffers, runs = {}, {}
-    for way, (make, is_flat) in ways.GRADIENTS.items():
-        buffers[way] = [torch.empty(flat)] if is_flat else [torch.empty(shape) for shape in shapes]
-        runs[way] = make(buffers[way])
-    return take_turns(runs, buffers, rounds_for(4 * flat, rounds))
-
-
-def print_sizes(table: dict[int, dict[str, float]]) -> None:
-    titles = ("", "MPI", "gloo", "Sirtaki", "Sirtaki-MPI", "Sirtaki/MPI", "gloo/Sirtaki")
-    print("\nSynchronous allreduce, microseconds")
-    print("".join(f"{title:>13}" for title in titles))
-    for nbytes, row in table.items():
-        mpi, gloo, ours = (row[way] * 1e6 for way in ("mpi", "gloo", "sirtaki"))
-        times = "".join(f"{value:13.1f}" for value in (mpi, gloo, ours, ours - mpi))
-        print(f"{byte_sizes.show(nbytes):>13}{times}{ours / mpi:13.2f}{gloo / ours:13.2f}")
-
-
-def print_gradients(row: dict[str, float]) -> None:
-    print("\nThe 161 gradients of ResNet-50 (25,557,032 float32); one flat buffer is taken as already packed")
-    print(f"{'':>34}{'milliseconds':>14}{'to Sirtaki, asynchronous':>26}")
-    for way, seconds in row.items():
-        print(f"{way:>34}{seconds * 1e3:14.1f}{seconds / row[ways.OURS]:26.2f}")
+def measure_gradients(turns: Turns, peers: Peers, rounds: int) -> report.Figures:
+    with torch.device("meta"):
+        shapes = [parameter.shape for parameter in resnet.make("resnet50").parameters()]
+    elements = sum(shape.numel() for shape in shapes)
+    scattered, flat = ways.Buffers(shapes), ways.Buffers([[elements]])
+    runs = {name: make(scattered) for name, make in ways.of_many_tensors(peers.horovod).items()}
+    runs |= {f"{name}, one flat buffer": make(flat) for name, make in ways.of_one_tensor(peers.horovod).items()}
+    seconds = turns.take(runs, rounds_for(4 * elements, rounds))
+    figures = report.summarise(seconds, 4 * elements, COMM.size)
+    return {"tensors": len(shapes), "elements": elements, "ways": figures}
 
 
 def main(argv: list[str] | None = None) -> None:
     arguments = parse(argv)
-    facts = ways.start(COMM)
-    if COMM.rank == 0:
-        print("\n".join(f"{name}: {value}" for name, value in facts.items()), flush=True)
-    table = {nbytes: measure_size(nbytes, arguments.rounds) for nbytes in arguments.sizes}
-    gradients = {} if arguments.no_gradients else measure_gradients(arguments.rounds)
-    if COMM.rank == 0:
-        if table:
-            print_sizes(table)
-        if gradients:
-            print_gradients(gradients)
-        if arguments.json:
-            result = {"facts": facts, "seconds_by_bytes": table, "gradients_seconds": gradients}
-            arguments.json.write_text(json.dumps(result, indent=2) + "\n")
-    ways.stop()
+    peers, turns = Peers(COMM), Turns()
+
+    def say(lines: list[str]) -> None:
+        if COMM.rank == 0:
+            print(*lines, sep="\n", flush=True)
+
+    say(peers.header())
+    rows = [measure_size(turns, peers, nbytes, arguments.rounds) for nbytes in arguments.sizes]
+    if rows:
+        say(report.sizes_table(rows))
+    gradients = measure_gradients(turns, peers, arguments.rounds) if arguments.gradients else None
+    if gradients:
+        say(report.gradients_table(gradients))
+    if COMM.rank == 0 and arguments.json:
+        report.write_json(arguments.json, peers.facts, rows, gradients)
+    if COMM.rank == 0 and arguments.plot:
+        report.draw(arguments.plot, peers.facts, rows)
+    peers.stop()
 
 
 if __name__ == "__main__":

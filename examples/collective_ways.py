@@ -1,121 +1,125 @@
-"""The ways to allreduce that collective_benchmark.py compares: raw MPI, torch.distributed's gloo, and Sirtaki.
+"""The ways to allreduce that collective_benchmark.py compares, and a plain copy as the limit that memory sets.
 
-Each maker takes the buffers and returns the call to time: it returns when the sums are in the buffers.
+Each maker takes buffers and gives a Way, whose call takes the order in which to submit the tensors and returns when
+all results are there. All ways of a comparison work on the same memory in turn, so that none has better pages.
 """
 
-import os
-import platform
-import random
-import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
 
-import resnet
+import numpy as np
 import torch
 import torch.distributed as dist
 from mpi4py import MPI
-from synthetic_report import data_plane
 
-import sirtaki.torch as hvd
-from sirtaki import __version__
-
-Call = Callable[[], None]
+import sirtaki.torch as sirtaki
 
 
-def start(comm: MPI.Comm) -> dict[str, str]:
-    """Starts Sirtaki and gloo on the ranks of `comm`; what there is, for the header."""
-    hvd.init()
-    if hvd.size() != comm.size:
-        raise SystemExit(
-            f"mpi4py sees {comm.size} ranks and Sirtaki {hvd.size()}: they use two different MPI libraries"
-        )
-    hosts = comm.allgather(socket.gethostname())
-    one_host = len(set(hosts)) == 1
-    if one_host:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    place = "127.0.0.1" if one_host else hosts[0]
-    with socket.socket() as free:
-        free.bind(("", 0))
-        port = comm.bcast(free.getsockname()[1])
-    store = dist.TCPStore(place, port, comm.size, is_master=comm.rank == 0)
-    dist.init_process_group("gloo", store=store, rank=comm.rank, world_size=comm.size)
-    return {
-        "Ranks": f"{comm.size} on {len(set(hosts))} host(s), {torch.get_num_threads()} thread(s) each",
-        "Sirtaki's data plane": data_plane(),
-        "MPI": " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split()),
-        "Versions": f"sirtaki {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
-    }
+class Buffers:
+    """Float32 tensors to reduce, `given`, and as many of the same shapes for results that go elsewhere, `apart`."""
+
+    def __init__(self, shapes: Sequence[Sequence[int]]) -> None:
+        self.given = [torch.empty(tuple(shape)) for shape in shapes]
+        self.apart = [torch.empty(tuple(shape)) for shape in shapes]
 
 
-def stop() -> None:
-    dist.destroy_process_group()
-    hvd.shutdown()
+@dataclass(frozen=True)
+class Way:
+    call: Callable[[Sequence[int]], None]
+    given: list[torch.Tensor]  # rewritten before each call
+    results: list[torch.Tensor]
+    sums: bool = True  # the results are sums over the ranks; otherwise the rank's own values
+    any_order: bool = False  # each rank may submit in an order of its own; otherwise all must use the same
 
 
-def resnet50_shapes() -> list[torch.Size]:
-    with torch.device("meta"):
-        return [parameter.shape for parameter in resnet.make("resnet50").parameters()]
+Maker = Callable[[Buffers], Way]
 
 
-def mpi(buffer: torch.Tensor) -> Call:
-    array = buffer.numpy()
-    return lambda: MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, array)
+def mpi_in_place(buffers: Buffers) -> Way:
+    arrays = [tensor.numpy() for tensor in buffers.given]
+
+    def call(order: Sequence[int]) -> None:
+        for index in order:
+            MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, arrays[index])
+
+    return Way(call, buffers.given, buffers.given)
 
 
-def gloo(buffer: torch.Tensor) -> Call:
-    return lambda: dist.all_reduce(buffer)
+def mpi_out_of_place(buffers: Buffers) -> Way:
+    pairs = [(given.numpy(), apart.numpy()) for given, apart in zip(buffers.given, buffers.apart, strict=True)]
+
+    def call(order: Sequence[int]) -> None:
+        for index in order:
+            MPI.COMM_WORLD.Allreduce(*pairs[index])
+
+    return Way(call, buffers.given, buffers.apart)
 
 
-def sirtaki(buffer: torch.Tensor) -> Call:
-    name = f"benchmark.{buffer.numel()}"
-    return lambda: hvd.allreduce_(buffer, name=name, op=hvd.Sum)
-
-
-def mpi_one_by_one(buffers: list[torch.Tensor]) -> Call:
-    arrays = [buffer.numpy() for buffer in buffers]
-
-    def call() -> None:
-        for array in arrays:
-            MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, array)
-
-    return call
-
-
-def gloo_asynchronous(buffers: list[torch.Tensor]) -> Call:
-    def call() -> None:
-        for work in [dist.all_reduce(buffer, async_op=True) for buffer in buffers]:
+def gloo(buffers: Buffers) -> Way:
+    def call(order: Sequence[int]) -> None:
+        for work in [dist.all_reduce(buffers.given[index], async_op=True) for index in order]:
             work.wait()
 
-    return call
+    return Way(call, buffers.given, buffers.given)
 
 
-def sirtaki_asynchronous(buffers: list[torch.Tensor]) -> Call:
-    """Each rank submits in an order of its own, new every time, as backward passes may."""
-    order = random.Random(MPI.COMM_WORLD.rank)
-    numbered = list(enumerate(buffers))
+def copy(buffers: Buffers) -> Way:
+    """Each rank copies as many bytes, all at the same time."""
+    pairs = [(apart.numpy(), given.numpy()) for given, apart in zip(buffers.given, buffers.apart, strict=True)]
 
-    def call() -> None:
-        order.shuffle(numbered)
-        handles = [hvd.allreduce_async_(buffer, name=f"gradient.{index}", op=hvd.Sum) for index, buffer in numbered]
-        for handle in handles:
-            hvd.synchronize(handle)
+    def call(order: Sequence[int]) -> None:
+        for index in order:
+            np.copyto(*pairs[index])
 
-    return call
+    return Way(call, buffers.given, buffers.apart, sums=False)
 
 
-def sirtaki_grouped(buffers: list[torch.Tensor]) -> Call:
-    return lambda: hvd.grouped_allreduce_(buffers, name="gradients", op=hvd.Sum)
+def synchronous(hvd: ModuleType) -> Maker:
+    """One blocking call of Horovod's interface for the one tensor."""
+
+    def make(buffers: Buffers) -> Way:
+        (tensor,) = buffers.given
+        name = f"benchmark.{tensor.numel()}"
+        return Way(lambda _: hvd.allreduce_(tensor, name=name, op=hvd.Sum), buffers.given, buffers.given)
+
+    return make
 
 
-SYNCHRONOUS: dict[str, Callable[[torch.Tensor], Call]] = {"mpi": mpi, "gloo": gloo, "sirtaki": sirtaki}
+def asynchronous(hvd: ModuleType) -> Maker:
+    def make(buffers: Buffers) -> Way:
+        names = [f"gradient.{index}" for index in range(len(buffers.given))]
 
-OURS = "Sirtaki, asynchronous, any order"
-# name: (maker, whether it takes one flat buffer)
-GRADIENTS: dict[str, tuple[Callable[[list[torch.Tensor]], Call], bool]] = {
-    "MPI, one by one": (mpi_one_by_one, False),
-    "MPI, one flat buffer": (lambda buffers: mpi(buffers[0]), True),
-    "gloo, asynchronous": (gloo_asynchronous, False),
-    "gloo, one flat buffer": (lambda buffers: gloo(buffers[0]), True),
-    OURS: (sirtaki_asynchronous, False),
-    "Sirtaki, grouped": (sirtaki_grouped, False),
-    "Sirtaki, one flat buffer": (lambda buffers: sirtaki(buffers[0]), True),
-}
+        def call(order: Sequence[int]) -> None:
+            handles = [hvd.allreduce_async_(buffers.given[i], name=names[i], op=hvd.Sum) for i in order]
+            for handle in handles:
+                hvd.synchronize(handle)
+
+        return Way(call, buffers.given, buffers.given, any_order=True)
+
+    return make
+
+
+def grouped(hvd: ModuleType) -> Maker:
+    def make(buffers: Buffers) -> Way:
+        call = lambda _: hvd.grouped_allreduce_(buffers.given, name="gradients", op=hvd.Sum)  # noqa: E731
+        return Way(call, buffers.given, buffers.given)
+
+    return make
+
+
+MPI_WAYS: dict[str, Maker] = {"MPI in place": mpi_in_place, "MPI out of place": mpi_out_of_place}
+
+
+def of_one_tensor(horovod: ModuleType | None) -> dict[str, Maker]:
+    """The ways for one tensor, by name."""
+    theirs = {"Horovod": synchronous(horovod)} if horovod else {}
+    return {**MPI_WAYS, "gloo": gloo, **theirs, "Sirtaki": synchronous(sirtaki), "copy": copy}
+
+
+def of_many_tensors(horovod: ModuleType | None) -> dict[str, Maker]:
+    """The ways for many tensors, one call each or all in one call."""
+    theirs = {"Horovod, asynchronous": asynchronous(horovod), "Horovod, grouped": grouped(horovod)} if horovod else {}
+    ours = {"Sirtaki, asynchronous": asynchronous(sirtaki), "Sirtaki, grouped": grouped(sirtaki)}
+    one_by_one = {f"{name}, one by one": make for name, make in MPI_WAYS.items()}
+    return {**one_by_one, "gloo, asynchronous": gloo, **theirs, **ours, "copy, one by one": copy}

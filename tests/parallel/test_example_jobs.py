@@ -1,11 +1,13 @@
 """The examples as a user runs them: what they print, what they learn, and that they refuse what they must."""
 
+import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import jobs
@@ -13,15 +15,19 @@ import pytest
 import torch
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+sys.path.insert(0, str(EXAMPLES))
+
+import byte_sizes  # noqa: E402
+
 SMALL = "--model resnet18 --image-size 32 --batch-size 2 --num-warmup-batches 1 --num-batches-per-iter 2 --num-iters 3"
 SECONDS = 300
 
 
-def run(ranks: int, example: str, *arguments: str) -> jobs.Ended:
-    """Runs an example on so many ranks."""
+def run(ranks: int, example: str, *arguments: str, extra: Mapping[str, str] | None = None) -> jobs.Ended:
+    """Runs an example on so many ranks, with extra variables in their environment."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder, "output")
-        job = jobs.start(ranks, [sys.executable, str(EXAMPLES / example), *arguments], output)
+        job = jobs.start(ranks, [sys.executable, str(EXAMPLES / example), *arguments], output, extra)
         try:
             job.wait(SECONDS)
         finally:
@@ -123,13 +129,96 @@ def test_digits_refuse_what_cannot_be_divided() -> None:
     assert "--batch-size 33 cannot be divided among 2 ranks" in done.output
 
 
+PEERS = {"MPI", "MPI in place", "MPI out of place", "gloo", "Sirtaki", "copy"}
+GRADIENTS = {"gloo, asynchronous", "Sirtaki, asynchronous", "Sirtaki, grouped", "copy, one by one", "MPI"}
+TINY = ("collective_benchmark.py", "--rounds=1", "--no-gradients", "--sizes", "64")
+HOROVOD = """
+import sirtaki.torch
+
+def allreduce_(tensor, name, op):
+    {allreduce}
+
+def __getattr__(name):
+    return getattr(sirtaki.torch, name)
+"""
+
+
+def check_figures(ways: dict, nbytes: int) -> None:
+    """On two ranks, whose bus bandwidth is the number of bytes over the time."""
+    mpi = [figures["median"] for name, figures in ways.items() if name.startswith("MPI ")]
+    assert ways["MPI"]["median"] == min(mpi) and ways["MPI"]["to_mpi"] == 1
+    assert ways["MPI"]["median"] == ways[ways["MPI"]["way"]]["median"]
+    for figures in ways.values():
+        assert 0 < figures["p5"] <= figures["p10"] <= figures["median"] <= figures["p90"] <= figures["p95"]
+        assert figures["to_mpi"] == pytest.approx(figures["median"] / min(mpi))
+        assert figures["bus_mb_s"] == pytest.approx(nbytes / figures["median"] / 1e6)
+        assert figures["samples"] == 2
+
+
 def test_collective_benchmark(tmp_path: Path) -> None:
-    file = tmp_path / "result.json"
-    text = output(run(2, "collective_benchmark.py", "--rounds=3", f"--json={file}", "--sizes", "64", "1KiB", "1MiB"))
-    for title in ("Sirtaki/MPI", "gloo/Sirtaki", "MPI, one by one", "gloo, asynchronous", "Sirtaki, asynchronous"):
-        assert title in text
-    facts = json.loads(file.read_text())
-    assert list(facts["seconds_by_bytes"]) == ["64", "1024", str(1 << 20)]
-    for row in facts["seconds_by_bytes"].values():
-        assert set(row) == {"mpi", "gloo", "sirtaki"} and all(seconds > 0 for seconds in row.values())
-    assert len(facts["gradients_seconds"]) == 7 and all(seconds > 0 for seconds in facts["gradients_seconds"].values())
+    file, picture = tmp_path / "figures.json", tmp_path / "figures.png"
+    sizes = ("--sizes", "1MiB", "64", "1KiB", "64")
+    text = output(run(2, "collective_benchmark.py", "--rounds=1", f"--json={file}", f"--plot={picture}", *sizes))
+    assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    result = json.loads(file.read_text())
+    assert result["schema"] == 1
+    facts, rows, gradients = result["facts"], result["allreduce"], result["gradients"]
+    installed = importlib.util.find_spec("horovod") is not None
+    assert ("Horovod is not installed, so it takes no part\n" in text) == (not installed)
+    assert [row["bytes"] for row in rows] == [64, 1024, 1 << 20]
+    for row in rows:
+        assert set(row["ways"]) - {"Horovod"} == PEERS and ("Horovod" in row["ways"]) == (
+            "horovod" in facts["versions"]
+        )
+        check_figures(row["ways"], row["bytes"])
+        assert re.search(
+            rf"^ +{re.escape(byte_sizes.show(row['bytes']))} .*  MPI (in|out of) place$", text, re.MULTILINE
+        )
+    assert (gradients["tensors"], gradients["elements"]) == (161, 25_557_032)
+    assert set(gradients["ways"]) > GRADIENTS | {f"{name}, one flat buffer" for name in PEERS - {"MPI"}}
+    check_figures(gradients["ways"], 4 * 25_557_032)
+    assert all(name in text for name in gradients["ways"])
+    assert text.count("Ranks: 2 on ") == 1 and facts["size"] == 2 == sum(facts["hosts"].values())
+    assert facts["versions"]["torch"] == torch.__version__
+    assert f"Sirtaki's data plane: {facts['data_plane']}\n" in text
+
+
+def with_horovod(folder: Path, allreduce: str) -> jobs.Ended:
+    """Two ranks that find a `horovod` of the same interface in `folder`."""
+    package = folder / "horovod"
+    package.mkdir()
+    (package / "__init__.py").write_text('__version__ = "1.2.3"\n')
+    (package / "torch.py").write_text(HOROVOD.format(allreduce=allreduce))
+    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return run(2, *TINY, f"--json={folder / 'figures.json'}", extra={"PYTHONPATH": path})
+
+
+def test_collective_benchmark_takes_an_installed_horovod_along(tmp_path: Path) -> None:
+    text = output(with_horovod(tmp_path, "return sirtaki.torch.allreduce_(tensor, name=name, op=op)"))
+    result = json.loads((tmp_path / "figures.json").read_text())
+    assert "horovod 1.2.3" in text and "takes no part" not in text
+    assert set(result["allreduce"][0]["ways"]) == PEERS | {"Horovod"}
+    assert result["gradients"] is None
+
+
+def test_collective_benchmark_reports_no_wrong_sums(tmp_path: Path) -> None:
+    done = with_horovod(tmp_path, "return tensor.add_(1)")
+    assert done.code not in (0, None)
+    assert re.search(r"rank [01]: Horovod gave \d+\.0 where \d+\.0 was due", done.output)
+    assert "/MPI" not in done.output and not (tmp_path / "figures.json").exists()
+
+
+def test_collective_benchmark_warns_of_shared_cores() -> None:
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        text = output(run(2, *TINY))
+    finally:
+        os.sched_setaffinity(0, cores)
+    assert "Warning: 2 ranks share 1 core(s) of " in text
+
+
+def test_collective_benchmark_refuses_once() -> None:
+    done = run(2, "collective_benchmark.py", "--rounds=-7")
+    assert done.code != 0
+    assert done.output.count("argument --rounds: must be a whole number of at least 1, got '-7'") == 1

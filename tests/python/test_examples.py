@@ -12,6 +12,8 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
 import byte_sizes  # noqa: E402
+import collective_arguments  # noqa: E402
+import collective_report  # noqa: E402
 import resnet  # noqa: E402
 import synthetic_benchmark  # noqa: E402
 import synthetic_report  # noqa: E402
@@ -117,3 +119,54 @@ def test_no_figure_when_more_ranks_were_announced(monkeypatch: pytest.MonkeyPatc
     synthetic_world.check_size(4)
     with pytest.raises(SystemExit, match=r"PMI_SIZE announces 4 ranks, but an allreduce of ones counts 2"):
         synthetic_world.check_size(2)
+
+
+def test_sizes_of_the_collective_benchmark() -> None:
+    defaults = collective_arguments.parse("", [])
+    assert (defaults.sizes[0], defaults.sizes[-1], defaults.gradients) == (64, 256 << 20, True)
+    assert (defaults.json, defaults.plot) == (None, None)
+    assert collective_arguments.parse("", ["--sizes", "1k", "64", "1KiB"]).sizes == [64, 1024]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("--rounds 0", "--rounds: must be a whole number of at least 1, got '0'"),
+        ("--rounds 2.5", "--rounds: must be a whole number of at least 1, got '2.5'"),
+        ("--sizes 64 huge", "--sizes: must be bytes such as 64, 4KiB or 16MiB, got 'huge'"),
+        ("--sizes 6", "--sizes: must be a positive multiple of 4 bytes, got 6"),
+        ("--json /no/such/folder/x.json", "a folder that exists, got '/no/such/folder/x.json'"),
+        ("--plot x.jpg", "--plot: must end in .png, got 'x.jpg'"),
+        ("--plot x.png --sizes", "--plot x.png has nothing to draw"),
+    ],
+)
+def test_collective_benchmark_refuses(line: str, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        collective_arguments.parse("", line.split())
+    assert complaint in capsys.readouterr().err
+
+
+def test_plot_names_the_extra_that_it_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SystemExit):
+        collective_arguments.parse("", ["--plot", "x.png"])
+    complaint = capsys.readouterr().err
+    assert "'x.png'" in complaint and "matplotlib is not installed" in complaint and "sirtaki[bench]" in complaint
+
+
+def test_figures_compare_to_the_better_mpi() -> None:
+    ways = collective_report.summarise(
+        {"MPI in place": [4.0, 5.0, 9.0], "MPI out of place": [2.0], "gloo": [3.0]}, 300, 3
+    )
+    assert (ways["MPI"]["way"], ways["MPI"]["median"]) == ("MPI out of place", 2)
+    assert ways["MPI in place"]["median"] == 5 and ways["MPI in place"]["p95"] == pytest.approx(8.6)
+    assert {name: figures["to_mpi"] for name, figures in ways.items()} == {
+        "MPI": 1,
+        "MPI in place": 2.5,
+        "MPI out of place": 1,
+        "gloo": 1.5,
+    }
+    assert ways["gloo"]["bus_mb_s"] == pytest.approx(2 * 2 / 3 * 300 / 3.0 / 1e6)
+    assert collective_report.peers(ways) == ["MPI", "gloo"]
