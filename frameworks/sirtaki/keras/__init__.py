@@ -1,0 +1,98 @@
+"""Sirtaki for Keras 3: `import sirtaki.keras as hvd` takes the place of `import horovod.keras as hvd`.
+
+Keras runs on TensorFlow or PyTorch, as KERAS_BACKEND says; on others importing this is a NotImplementedError.
+"""
+
+from __future__ import annotations
+
+import os
+
+import keras
+
+from sirtaki import call_site
+from sirtaki.exceptions import HorovodInternalError, SirtakiInternalError
+from sirtaki.keras import callbacks, elastic
+from sirtaki.keras.backends import load as _load
+from sirtaki.keras.functions import (
+    allgather,
+    allreduce,
+    broadcast,
+    broadcast_global_variables,
+    broadcast_variables,
+    reducescatter,
+)
+from sirtaki.keras.optimizer import DistributedOptimizer
+from sirtaki.keras.saving import load_model
+from sirtaki.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from sirtaki.reduce_ops import Average, Sum
+from sirtaki.runtime import (
+    ccl_built,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rank,
+    rocm_built,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
+)
+
+Compression = _load().Compression
+call_site.add_internal_folder(os.path.dirname(keras.__file__))
+
+__all__ = [
+    "Average",
+    "Compression",
+    "DistributedOptimizer",
+    "HorovodInternalError",
+    "ProcessSet",
+    "SirtakiInternalError",
+    "Sum",
+    "add_process_set",
+    "allgather",
+    "allreduce",
+    "broadcast",
+    "broadcast_global_variables",
+    "broadcast_variables",
+    "callbacks",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "elastic",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "load_model",
+    "local_rank",
+    "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
+    "rank",
+    "reducescatter",
+    "remove_process_set",
+    "rocm_built",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+]

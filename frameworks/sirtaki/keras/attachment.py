@@ -1,0 +1,147 @@
+"""What a distributed optimizer carries beside what its own class needs, and the reduction of one step's gradients."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Any
+
+from sirtaki.keras import backends
+from sirtaki.keras.agreement import DENSE, NONE, SPARSE, Agreements, agreed_kinds
+from sirtaki.keras.options import Options
+from sirtaki.native import core
+
+_KEY = "_sirtaki_attachment"
+
+
+class Attachment:
+    """groups: lists of variables' keys that are reduced as one unit. variables: those of the step under way."""
+
+    def __init__(self, options: Options, groups: Sequence[Sequence[Hashable]] = ()) -> None:
+        self.options = options
+        self.groups = [list(group) for group in groups]
+        self.local: set[Hashable] = set()
+        self.agreements = Agreements()
+        self.variables: Sequence[Any] | None = None
+        self.reduced = False  # in the step under way
+        self.delegated = 0  # above 0 while an outer optimizer has reduced the gradients already
+
+    def active(self) -> bool:
+        """Whether there is another rank to reduce with."""
+        process_set = self.options.process_set
+        return core.is_initialized() and process_set.included() is not False and (process_set.size() or 1) > 1
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        self.reduced = False
+        try:
+            yield
+        finally:
+            self.variables = None
+
+    @contextlib.contextmanager
+    def within_outer(self) -> Iterator[None]:
+        self.delegated += 1
+        try:
+            yield
+        finally:
+            self.delegated -= 1
+
+    def require_reduced(self, optimizer: Any) -> None:
+        """RuntimeError if variables are about to change by gradients that were not reduced."""
+        if self.reduced or self.delegated or not self.active():
+            return
+        raise RuntimeError(
+            f"{type(optimizer).__module__}.{type(optimizer).__name__} updates variables without passing "
+            "through Optimizer._clip_gradients, so that its gradients would not be reduced over the ranks. Let its "
+            "apply() call super().apply(), or reduce the gradients in train_step() and do not wrap the optimizer"
+        )
+
+
+def attach(optimizer: Any, attachment: Attachment) -> None:
+    optimizer.__dict__[_KEY] = attachment  # past the trackers of Keras and TensorFlow: it is no state of the model
+
+
+def attachment_of(optimizer: Any) -> Attachment:
+    """The optimizer's own, made of the options of its class where there is none, as after from_config()."""
+    found = optimizer.__dict__.get(_KEY)
+    if found is None:
+        found = Attachment(type(optimizer)._sirtaki_options)
+        attach(optimizer, found)
+    return found
+
+
+def complete(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+    """The gradients, with zeros where another rank has one and this rank has none; None where no rank has one."""
+    attachment, backend = attachment_of(optimizer), backends.load()
+    group = attachment.options.process_set.process_set_id or 0
+    keys = [optimizer._var_key(variable) for variable in variables]
+    shared = [key not in attachment.local for key in keys]
+    kinds = [backend.kind(g) if own else NONE for g, own in zip(gradients, shared, strict=True)]
+    if attachment.options.sparse_as_dense:
+        kinds = [DENSE if kind == SPARSE else kind for kind in kinds]
+    if backend.in_graph():
+        names = [getattr(variable, "path", None) or variable.name for variable in variables]
+        common = attachment.agreements.of_graph(keys, names, kinds, group)
+    else:
+        common = agreed_kinds(kinds, group)
+    result = list(gradients)
+    for i, (kind, own) in enumerate(zip(common, shared, strict=True)):
+        if own and kind != NONE:
+            result[i] = _of_kind(backend, result[i], kind, variables[i])
+    return result
+
+
+def _of_kind(backend: Any, gradient: Any, kind: int, variable: Any) -> Any:
+    if gradient is None:
+        return backend.zeros(variable, kind)
+    return backend.dense(gradient) if kind == DENSE else gradient
+
+
+def reduce_gradients(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any] | None) -> list[Any]:
+    """The gradients of all ranks, reduced as the options say; local ones scaled. Entries that are None stay None."""
+    attachment, backend = attachment_of(optimizer), backends.load()
+    options = attachment.options
+    known = variables if variables is not None else [None] * len(gradients)
+    keys = [i if variable is None else optimizer._var_key(variable) for i, variable in enumerate(known)]
+    result = list(gradients)
+    numbers = [i for i, g in enumerate(gradients) if g is not None and keys[i] not in attachment.local]
+    units = [
+        (_name(options, unit), [gradients[i] for i in unit], [known[i] for i in unit])
+        for unit in _units(attachment, numbers, keys, backend.in_graph())
+    ]
+    order = [i for unit in _units(attachment, numbers, keys, backend.in_graph()) for i in unit]
+    reduced = [gradient for unit in backend.reduce(units, options) for gradient in unit]
+    for i, gradient in zip(order, reduced, strict=True):
+        result[i] = gradient
+    if options.scale_local_gradients:
+        for i, key in enumerate(keys):
+            if key in attachment.local and result[i] is not None:
+                result[i] = backend.scaled(result[i], 1.0 / (options.process_set.size() or 1))
+    if options.passes_factor != 1:
+        result = [g if g is None else backend.scaled(g, float(options.passes_factor)) for g in result]
+    attachment.reduced = True
+    return result
+
+
+def _name(options: Options, unit: Sequence[int]) -> str:
+    """Numbers, not the names of variables: those count what a process has made, which may differ between ranks."""
+    numbers = f"{unit[0]}" if len(unit) == 1 else f"{unit[0]}-{unit[-1]}"
+    return f"{options.name or 'keras'}.gradient.{numbers}"
+
+
+def _units(attachment: Attachment, numbers: list[int], keys: list[Any], in_graph: bool) -> list[list[int]]:
+    """What travels together: the groups asked for. Else, in a graph each gradient by itself, as soon as it is there;
+    outside of one everything together, as everything is there.
+    """
+    if attachment.options.group_count:
+        parts = min(attachment.options.group_count, len(numbers)) or 1
+        size, larger = divmod(len(numbers), parts)
+        bounds = [part * size + min(part, larger) for part in range(parts + 1)]
+        units = [numbers[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    else:
+        place = {keys[i]: i for i in numbers}
+        units = [[place.pop(key) for key in group if key in place] for group in attachment.groups]
+        rest = sorted(place.values())
+        units += [[i] for i in rest] if in_graph else [rest]
+    return [unit for unit in units if unit]

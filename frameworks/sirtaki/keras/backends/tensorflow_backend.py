@@ -1,0 +1,110 @@
+"""Keras on TensorFlow. See sirtaki.keras.backends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import sirtaki.tensorflow as adapter
+from sirtaki.keras.agreement import DENSE, NONE, SPARSE
+from sirtaki.keras.options import Options
+from sirtaki.process_sets import ProcessSet
+from sirtaki.reduce_ops import Max
+from sirtaki.tensorflow.compression import Compression as Compression
+
+Unit = tuple[str, Sequence[Any], Sequence[Any]]
+
+
+def in_graph() -> bool:
+    return not tf.executing_eagerly()
+
+
+def kind(gradient: Any) -> int:
+    if gradient is None:
+        return NONE
+    return SPARSE if isinstance(gradient, tf.IndexedSlices) else DENSE
+
+
+def zeros(variable: Any, kind: int) -> Any:
+    variable = _variable(variable)
+    if kind != SPARSE:
+        return tf.zeros_like(variable)
+    shape = tf.shape(variable)
+    values = tf.zeros(tf.concat([[0], shape[1:]], 0), variable.dtype)
+    return tf.IndexedSlices(values, tf.zeros([0], tf.int64), tf.cast(shape, tf.int64))
+
+
+def dense(gradient: Any) -> tf.Tensor:
+    return tf.convert_to_tensor(gradient)
+
+
+def scaled(gradient: Any, factor: float) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
+    return gradient * tf.cast(factor, gradient.dtype)
+
+
+def _variable(variable: Any) -> Any:
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def reduce(units: Sequence[Unit], options: Options) -> list[list[Any]]:
+    """In a graph these are ops that run as their gradients come; outside of one unit after another."""
+    before, after = options.scales
+    results = []
+    for name, gradients, _ in units:
+        slices = any(isinstance(gradient, tf.IndexedSlices) for gradient in gradients)
+        results.append(
+            adapter.grouped_allreduce(
+                [_wide_indices(gradient) for gradient in gradients],
+                op=options.op,
+                compression=options.compression,
+                prescale_factor=1.0 if slices else before,
+                postscale_factor=1.0 if slices else after,
+                process_set=options.process_set,
+                ignore_name_scope=True,
+                name=name,
+            )
+        )
+    return results
+
+
+def _wide_indices(gradient: Any) -> Any:
+    """Ranks that have no rows send them with 64-bit indices, so all must."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    return tf.IndexedSlices(gradient.values, tf.cast(gradient.indices, tf.int64), gradient.dense_shape)
+
+
+def reduce_max(tensors: Sequence[Any], name: str, options: Options) -> list[Any]:
+    return adapter.grouped_allreduce(
+        tensors, op=Max, process_set=options.process_set, ignore_name_scope=True, name=name
+    )
+
+
+def assign_root_values(variables: Sequence[Any], root_rank: int, process_set: ProcessSet) -> None:
+    adapter.broadcast_variables([_variable(variable) for variable in variables], root_rank, process_set)
+
+
+def _from_value(value: Any) -> tf.Tensor:
+    return tf.convert_to_tensor(_variable(value))
+
+
+def allreduce(value: Any, **arguments: Any) -> np.ndarray:
+    return adapter.allreduce(_from_value(value), **arguments).numpy()
+
+
+def allgather(value: Any, **arguments: Any) -> np.ndarray:
+    return adapter.allgather(_from_value(value), **arguments).numpy()
+
+
+def broadcast(value: Any, root_rank: int, **arguments: Any) -> np.ndarray:
+    return adapter.broadcast(_from_value(value), root_rank, **arguments).numpy()
+
+
+def reducescatter(value: Any, **arguments: Any) -> np.ndarray:
+    return adapter.reducescatter(_from_value(value), **arguments).numpy()

@@ -1,0 +1,113 @@
+"""Keras on PyTorch. See sirtaki.keras.backends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import torch
+
+import sirtaki.torch as adapter
+from sirtaki.keras.agreement import DENSE, NONE
+from sirtaki.keras.options import Options
+from sirtaki.process_sets import ProcessSet, require_id
+from sirtaki.reduce_ops import Max
+from sirtaki.torch import raw
+from sirtaki.torch.compression import Compression as Compression
+from sirtaki.torch.handles import synchronize
+
+Unit = tuple[str, Sequence[torch.Tensor], Sequence[Any]]
+
+
+def in_graph() -> bool:
+    return False
+
+
+def kind(gradient: Any) -> int:
+    return NONE if gradient is None else DENSE
+
+
+def zeros(variable: Any, _kind: int) -> torch.Tensor:
+    return torch.zeros_like(_tensor(variable), requires_grad=False)
+
+
+def dense(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.to_dense() if gradient.is_sparse else gradient
+
+
+def scaled(gradient: torch.Tensor, factor: float) -> torch.Tensor:
+    return gradient * factor
+
+
+def _tensor(variable: Any) -> torch.Tensor:
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def reduce(units: Sequence[Unit], options: Options) -> list[list[torch.Tensor]]:
+    """Gradients that the parameters hold are overwritten, others are left as they are."""
+    group = require_id(options.process_set)
+    how = (options.op, *options.scales, group)
+    started = []
+    with torch.no_grad():
+        for name, gradients, variables in units:
+            pairs = [_wire(gradient, variable, options) for gradient, variable in zip(gradients, variables, strict=True)]
+            tensors = [tensor for tensor, _, _ in pairs]
+            outputs = [output for _, output, _ in pairs]
+            started.append((raw.start_allreduce(tensors, name, how, outputs=outputs), [ctx for _, _, ctx in pairs]))
+        return [
+            [options.compression.decompress(result, ctx) for result, ctx in zip(synchronize(handle), contexts, strict=True)]
+            for handle, contexts in started
+        ]
+
+
+def _wire(gradient: torch.Tensor, variable: Any, options: Options) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    """(what is sent, where the result goes, what decompress needs)."""
+    gradient = dense(gradient)
+    tensor, ctx = options.compression.compress(gradient.detach())
+    own = _tensor(variable) if variable is not None else None
+    in_place = own is None or gradient is own.grad or tensor.data_ptr() != gradient.data_ptr()
+    tensor = tensor if tensor.is_contiguous() else tensor.contiguous()
+    return tensor, tensor if in_place else torch.empty_like(tensor), ctx
+
+
+def reduce_max(tensors: Sequence[torch.Tensor], name: str, options: Options) -> list[torch.Tensor]:
+    with torch.no_grad():
+        return adapter.grouped_allreduce(
+            [tensor.detach().contiguous() for tensor in tensors], name=name, op=Max, process_set=options.process_set
+        )
+
+
+def assign_root_values(variables: Sequence[Any], root_rank: int, process_set: ProcessSet) -> None:
+    tensors = [(f"variable.{i}", _tensor(variable).detach()) for i, variable in enumerate(variables)]
+    adapter.broadcast_parameters(tensors, root_rank, process_set)
+
+
+def _from_value(value: Any) -> torch.Tensor:
+    if isinstance(value, keras.Variable):
+        value = value.value
+    if isinstance(value, torch.Tensor):
+        return value.detach().contiguous()
+    array = np.asarray(value)
+    return torch.as_tensor(array.astype(np.float32) if isinstance(value, float) else array)
+
+
+def _to_numpy(tensor: torch.Tensor) -> np.ndarray:
+    return keras.ops.convert_to_numpy(tensor)
+
+
+def allreduce(value: Any, **arguments: Any) -> np.ndarray:
+    return _to_numpy(adapter.allreduce(_from_value(value), **arguments))
+
+
+def allgather(value: Any, **arguments: Any) -> np.ndarray:
+    return _to_numpy(adapter.allgather(_from_value(value), **arguments))
+
+
+def broadcast(value: Any, root_rank: int, **arguments: Any) -> np.ndarray:
+    return _to_numpy(adapter.broadcast(_from_value(value), root_rank, **arguments))
+
+
+def reducescatter(value: Any, **arguments: Any) -> np.ndarray:
+    return _to_numpy(adapter.reducescatter(_from_value(value), **arguments))

@@ -1,0 +1,14 @@
+"""Callbacks of distributed training; every rank gives them to fit()."""
+
+from sirtaki.keras.callbacks.best_model import BestModelCheckpoint
+from sirtaki.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback
+from sirtaki.keras.callbacks.learning_rate import LearningRateScheduleCallback, LearningRateWarmupCallback
+from sirtaki.keras.callbacks.metric_average import MetricAverageCallback
+
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]

@@ -1,0 +1,82 @@
+"""All ranks begin from the root's model and optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+
+from sirtaki import exchange
+from sirtaki.arguments import checked_root
+from sirtaki.keras.functions import broadcast_variables
+from sirtaki.process_sets import ProcessSet, global_process_set, require_id
+
+
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
+    """Gives every rank the root's weights and optimizer state when training begins.
+
+    A model that is built only by its first batch gets them after it. local_variables: those that each rank keeps (see
+    DistributedOptimizer's register_local_var). device: kept for Horovod's programs. ValueError on every rank if the
+    ranks would train different numbers of batches in an epoch, for then the last ones would wait for ever.
+    """
+
+    def __init__(
+        self,
+        root_rank: int,
+        device: str = "",
+        local_variables: Iterable[Any] | None = None,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        super().__init__()
+        self.root_rank = checked_root(root_rank)
+        self.process_set = process_set
+        self.broadcast_done = False
+        self._local = {id(_storage(variable)) for variable in local_variables or ()}
+
+    def register_local_var(self, var: Any) -> None:
+        """This variable keeps its value on each rank."""
+        self._local.add(id(_storage(var)))
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        check_same_steps(self.params.get("steps"), require_id(self.process_set))
+        if not self.broadcast_done and self.model.built:
+            self._broadcast()
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+        if not self.broadcast_done:
+            self._broadcast()
+
+    def _broadcast(self) -> None:
+        variables = list(self.model.weights)
+        optimizer = getattr(self.model, "optimizer", None)
+        if optimizer is not None:
+            build(optimizer, self.model.trainable_variables)
+            variables += list(optimizer.variables)
+        kept = [variable for variable in variables if id(_storage(variable)) not in self._local]
+        broadcast_variables(kept, self.root_rank, self.process_set)
+        self.broadcast_done = True
+
+
+def _storage(variable: Any) -> Any:
+    """What holds the values: Keras's variable may be a thin object around it."""
+    return variable.value if isinstance(variable, keras.Variable) else variable
+
+
+def build(optimizer: Any, variables: list[Any]) -> None:
+    """Makes the optimizer's variables, which Keras else does in the first step."""
+    if not optimizer.built:
+        with keras.name_scope(optimizer.name):
+            optimizer.build(variables)
+        optimizer.built = True
+
+
+def check_same_steps(steps: int | None, group: int) -> None:
+    """ValueError on every rank if the ranks would train different numbers of batches; None: not known beforehand."""
+    parts = exchange.allgather_object(steps, "keras.steps_per_epoch", group)
+    if len({part for part in parts if part is not None}) > 1:
+        raise ValueError(
+            f"the ranks would train different numbers of batches in an epoch: {parts} by rank. Every rank must train "
+            f"as many as the others: give fit() steps_per_epoch={min(part for part in parts if part is not None)}, or "
+            "divide the data into equal parts"
+        )

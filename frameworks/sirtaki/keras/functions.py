@@ -1,0 +1,90 @@
+"""Collectives of values, evaluated at once, with NumPy results; and making variables equal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sirtaki import exchange
+from sirtaki.arguments import checked_root
+from sirtaki.keras import backends
+from sirtaki.process_sets import ProcessSet, global_process_set, require_id
+from sirtaki.reduce_ops import Average, choose_op
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: int | None = None,
+    compression: Any = None,
+    process_set: ProcessSet = global_process_set,
+) -> np.ndarray:
+    """postscale * op(prescale * value of each rank), of the same shape and dtype. op is Average by default.
+
+    value: a number (float: float32), NumPy array, tensor or variable.
+    """
+    backend = backends.load()
+    return backend.allreduce(
+        value,
+        name=name,
+        op=choose_op(average, op),
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        compression=backend.Compression.none if compression is None else compression,
+        process_set=process_set,
+    )
+
+
+def allgather(value: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> np.ndarray:
+    """The values of all ranks, joined along dimension 0."""
+    return backends.load().allgather(value, name=name, process_set=process_set)
+
+
+def broadcast(
+    value: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> np.ndarray:
+    """The root's value on every rank; shapes and dtypes must be equal."""
+    return backends.load().broadcast(value, root_rank, name=name, process_set=process_set)
+
+
+def reducescatter(
+    value: Any, name: str | None = None, op: int = Average, process_set: ProcessSet = global_process_set
+) -> np.ndarray:
+    """This rank's rows of the reduced value."""
+    return backends.load().reducescatter(value, name=name, op=op, process_set=process_set)
+
+
+def broadcast_variables(
+    variables: Sequence[Any], root_rank: int, process_set: ProcessSet = global_process_set
+) -> None:
+    """Overwrites each variable with the root's value, all in flight at once. For programs without fit().
+
+    variables: Keras variables or the backend's, the same number, shapes and dtypes on every rank.
+    """
+    root = checked_root(root_rank)
+    _check_same_count(variables, require_id(process_set))
+    if variables:
+        backends.load().assign_root_values(list(variables), root, process_set)
+
+
+def _check_same_count(variables: Sequence[Any], group: int) -> None:
+    parts = exchange.allgather_bytes(str(len(variables)).encode(), "allgather.keras.number_of_variables", group)
+    counts = [int(part) for part in parts]
+    if len(set(counts)) > 1:
+        raise ValueError(
+            f"the ranks have different numbers of variables to broadcast: {counts} by rank; their models or optimizers "
+            "differ, or not all of them are built"
+        )
+
+
+def broadcast_global_variables(root_rank: int) -> None:
+    """Keras 3 has no global variables: always a RuntimeError that says what to use."""
+    raise RuntimeError(
+        f"broadcast_global_variables({root_rank}) needs the global variables of TensorFlow 1, which Keras 3 does not "
+        "have; give fit() a BroadcastGlobalVariablesCallback, or call broadcast_variables(model.weights, root_rank)"
+    )

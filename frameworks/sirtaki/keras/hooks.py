@@ -1,0 +1,68 @@
+"""The two places where Keras itself must know of distributed optimizers.
+
+compile() wraps an optimizer by itself in a LossScaleOptimizer under mixed_float16, which would decide by the gradients
+of one rank whether to take a step; and it turns XLA on by itself where there is a GPU, which cannot compile collectives.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import Any
+
+from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
+from keras.src.trainers import trainer
+
+from sirtaki.keras.attachment import attachment_of
+from sirtaki.keras.steps import is_distributed
+
+_log = logging.getLogger("sirtaki.keras")
+_installed = False
+
+
+def install() -> None:
+    """Once in a process, with the first distributed optimizer."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    _wrap_loss_scale()
+    _wrap_supports_jit()
+
+
+def _wrap_loss_scale() -> None:
+    make = LossScaleOptimizer.__init__
+
+    @functools.wraps(make)
+    def made(self: Any, inner_optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, inner_optimizer, *args, **kwargs)
+        if is_distributed(inner_optimizer) and not is_distributed(self):
+            from sirtaki.keras.optimizer import convert_outer
+
+            convert_outer(self, inner_optimizer)
+
+    LossScaleOptimizer.__init__ = made
+
+
+def _wrap_supports_jit() -> None:
+    supports = trainer.model_supports_jit
+
+    @functools.wraps(supports)
+    def asked(model: Any) -> bool:
+        if not supports(model):
+            return False
+        optimizer = getattr(model, "optimizer", None)
+        if is_distributed(optimizer) and attachment_of(optimizer).active():
+            _explain(model)
+            return False
+        return True
+
+    trainer.model_supports_jit = asked
+
+
+def _explain(model: Any) -> None:
+    _log.warning(
+        "%s trains without jit_compile: XLA cannot compile the collectives of its distributed optimizer (with one rank "
+        "it would be compiled)",
+        getattr(model, "name", model),
+    )

@@ -1,0 +1,96 @@
+"""What DistributedOptimizer was asked for, checked; knows no framework."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from sirtaki.arguments import checked_passes, checked_predivide
+from sirtaki.process_sets import ProcessSet, require_id
+from sirtaki.reduce_ops import Average, ReduceOp, Sum, checked_op
+
+Groups = int | list[list[Any]] | None
+
+
+@dataclass(frozen=True)
+class Options:
+    """name: stands before the names of the reductions. group_count: parts of about equal number, 0 for none."""
+
+    name: str
+    compression: Any
+    sparse_as_dense: bool
+    gradient_predivide_factor: float
+    op: int
+    backward_passes_per_step: int
+    average_aggregated_gradients: bool
+    group_count: int
+    process_set: ProcessSet
+    scale_local_gradients: bool
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """(prescale, postscale): the predivision changes the order of operations, not the result."""
+        return 1.0 / self.gradient_predivide_factor, self.gradient_predivide_factor
+
+    @property
+    def passes_factor(self) -> int:
+        """Keras divides accumulated gradients by their number; this makes a sum of it unless an average was asked."""
+        return 1 if self.average_aggregated_gradients else self.backward_passes_per_step
+
+
+def checked_options(
+    name: str | None,
+    compression: Any,
+    sparse_as_dense: bool,
+    gradient_predivide_factor: float,
+    op: int,
+    backward_passes_per_step: int,
+    average_aggregated_gradients: bool,
+    group_count: int,
+    process_set: ProcessSet,
+    scale_local_gradients: bool,
+) -> Options:
+    """ValueError for what is wrong, with the value."""
+    if name is not None and not isinstance(name, str):
+        raise ValueError(f"name must be a string or None, got {name!r}")
+    if checked_op(op) not in (Average, Sum):
+        raise ValueError(f"op currently only supports Average and Sum, got {ReduceOp(op)!r}")
+    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+        raise ValueError(f"compression must have compress and decompress, got {compression!r}")
+    require_id(process_set)
+    return Options(
+        name=name or "",
+        compression=compression,
+        sparse_as_dense=bool(sparse_as_dense),
+        gradient_predivide_factor=checked_predivide(gradient_predivide_factor, op),
+        op=int(op),
+        backward_passes_per_step=checked_passes(backward_passes_per_step),
+        average_aggregated_gradients=bool(average_aggregated_gradients),
+        group_count=group_count,
+        process_set=process_set,
+        scale_local_gradients=bool(scale_local_gradients),
+    )
+
+
+def checked_groups(num_groups: int, groups: Groups) -> tuple[int, list[list[Any]]]:
+    """(number of equal groups or 0, lists of variables); ValueError for anything else."""
+    if num_groups:
+        warnings.warn("num_groups is deprecated; use groups", DeprecationWarning, stacklevel=4)
+        groups = num_groups if groups is None else groups
+    if groups is None:
+        return 0, []
+    if isinstance(groups, int) and not isinstance(groups, bool):
+        if groups < 0:
+            raise ValueError(f"groups should be a non-negative integer or a list of lists of variables, got {groups}")
+        return groups, []
+    if not isinstance(groups, list) or not all(isinstance(group, (list, tuple)) for group in groups):
+        raise ValueError(f"groups should be a non-negative integer or a list of lists of variables, got {groups!r:.80}")
+    seen: set[int] = set()
+    for variable in (variable for group in groups for variable in group):
+        if not (hasattr(variable, "shape") and hasattr(variable, "assign")):
+            raise ValueError(f"groups must consist of variables, got {type(variable).__name__} {variable!r:.80}")
+        if id(variable) in seen:
+            raise ValueError(f"a variable of shape {tuple(variable.shape)} appears in groups more than once")
+        seen.add(id(variable))
+    return 0, [list(group) for group in groups]

@@ -1,0 +1,143 @@
+"""What comes before the user's class in the bases of a distributed optimizer.
+
+Keras 3's `apply_gradients` calls `apply`; that filters, unscales and accumulates gradients, and calls `_clip_gradients`
+once for each update of the variables: after accumulation and before clipping is where gradients are reduced.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+
+from sirtaki.keras.attachment import attachment_of, complete, reduce_gradients
+from sirtaki.keras import backends
+
+OUTER: tuple[type, ...] = tuple(  # hand gradients on to other optimizers; the second came with Keras 3.13
+    getattr(keras.optimizers, name)
+    for name in ("LossScaleOptimizer", "MultiOptimizer")
+    if hasattr(keras.optimizers, name)
+)
+
+
+class _Distributed:
+    """What all distributed optimizers have."""
+
+    _HAS_AGGREGATE_GRAD = True  # Horovod's mark of an optimizer that reduces by itself
+
+    def register_local_var(self, var: Any) -> None:
+        """This variable's gradient is not reduced: each rank has its own (see scale_local_gradients)."""
+        attachment_of(self).local.add(self._var_key(var))
+
+    def __reduce__(self) -> Any:
+        from sirtaki.keras.saving import unpickled
+
+        attachment = attachment_of(self)
+        return unpickled, (super().__reduce__()[1], attachment.options)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.__reduce__()
+
+    def _variables_of(self, gradients: Sequence[Any], trainable_variables: Sequence[Any] | None) -> Sequence[Any] | None:
+        """The variables that belong to the gradients; None if apply() will refuse the call."""
+        found = self._trainable_variables if trainable_variables is None and self.built else trainable_variables
+        if found is None:
+            return None
+        found = list(found)
+        return found if len(found) == len(gradients) else None
+
+
+class AveragedSteps(_Distributed):
+    """For optimizers that are driven by BaseOptimizer.apply."""
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:
+        """As the wrapped class's, with gradients reduced. RuntimeError if they would be applied without that."""
+        attachment = attachment_of(self)
+        grads = list(grads)
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+        if attachment.delegated or not attachment.active():
+            return super().apply(grads, trainable_variables)
+        variables = self._variables_of(grads, trainable_variables)
+        with attachment.step():
+            if variables:
+                grads = complete(self, grads, variables)
+            result = super().apply(grads, trainable_variables)
+            if grads and not self.gradient_accumulation_steps:
+                attachment.require_reduced(self)
+        return result
+
+    def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Sequence[Any]) -> Any:
+        attachment_of(self).variables = trainable_variables
+        return super()._backend_apply_gradients(grads, trainable_variables)
+
+    def _clip_gradients(self, grads: Sequence[Any]) -> Any:
+        attachment = attachment_of(self)
+        if attachment.active() and not attachment.delegated:
+            grads = reduce_gradients(self, grads, attachment.variables)
+        return super()._clip_gradients(grads)
+
+    def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> Any:
+        attachment_of(self).require_reduced(self)
+        return super()._backend_update_step(grads, trainable_variables, learning_rate)
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> Any:
+        attachment_of(self).require_reduced(self)
+        return super().update_step(gradient, variable, learning_rate)
+
+    def _overwrite_variables_directly_with_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> Any:
+        """Scales and histories of 8-bit floats: the largest of all ranks, so that variables stay equal."""
+        attachment = attachment_of(self)
+        if attachment.active() and not attachment.delegated:
+            numbers = [i for i, v in enumerate(vars) if self._overwrite_variable_with_gradient(v)]
+            if numbers:
+                grads = list(grads)
+                largest = backends.load().reduce_max([grads[i] for i in numbers], "keras.overwrite", attachment.options)
+                for i, value in zip(numbers, largest, strict=True):
+                    grads[i] = value
+                attachment.reduced = len(numbers) == len(grads) or attachment.reduced
+        return super()._overwrite_variables_directly_with_gradients(grads, vars)
+
+
+class AveragedOutside(_Distributed):
+    """For optimizers that hand gradients on to others: LossScaleOptimizer, MultiOptimizer.
+
+    They decide by the gradients which to call, so the gradients are reduced before they see them: an infinity of one
+    rank is one of all ranks, and all skip the step.
+    """
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:
+        attachment = attachment_of(self)
+        grads = list(grads)
+        if trainable_variables is not None:
+            trainable_variables = list(trainable_variables)
+        if attachment.delegated or not attachment.active():
+            with self._inner_delegated():
+                return super().apply(grads, trainable_variables)
+        variables = self._variables_of(grads, trainable_variables)
+        if variables:
+            grads = reduce_gradients(self, complete(self, grads, variables), variables)
+        with self._inner_delegated():
+            return super().apply(grads, trainable_variables)
+
+    @contextlib.contextmanager
+    def _inner_delegated(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for inner in inner_optimizers(self):
+                if isinstance(inner, _Distributed):
+                    stack.enter_context(attachment_of(inner).within_outer())
+            yield
+
+
+def inner_optimizers(optimizer: Any) -> list[Any]:
+    """Those that an optimizer hands its gradients to."""
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:
+        return [inner]
+    return list(getattr(optimizer, "optimizers", ()))
+
+
+def is_distributed(optimizer: Any) -> bool:
+    return isinstance(optimizer, _Distributed)
