@@ -1,6 +1,7 @@
 #include "plane/shm.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -14,7 +15,8 @@
 namespace sirtaki {
 namespace {
 
-constexpr std::size_t kSlotBytes = std::size_t{512} << 10;
+// Smaller where there are many ranks or /dev/shm is small.
+constexpr std::array<std::size_t, 3> kSlotBytes = {512 << 10, 128 << 10, 64 << 10};
 constexpr std::size_t kPieceBytes = std::size_t{64} << 10;  // stays in a core's cache while it is handed around
 constexpr std::size_t kPieceBytesOfMany = std::size_t{128} << 10;
 constexpr std::size_t kManyBytes = std::size_t{1} << 20;  // from here on there are pieces enough to fill the pipeline
@@ -49,6 +51,7 @@ class ShmPlane final : public DataPlane {
         inputs_(static_cast<std::size_t>(size_)) {}
 
   std::string_view name() const override { return "shm"; }
+  bool wakes() const override { return channel_.wakes(); }
 
   bool supports(const PlaneQuery& query) const override {
     return query.device == kHostDevice && query.op != ReduceOp::kAdasum && moves_data(query.verb);
@@ -69,7 +72,7 @@ class ShmPlane final : public DataPlane {
   // Where processes share a core, a hand-over costs a context switch: few large pieces.
   std::size_t piece_bytes(std::size_t batch_bytes) const {
     if (!channel_.cores_are_free()) return channel_.slot_size();
-    return batch_bytes < kManyBytes ? kPieceBytes : kPieceBytesOfMany;
+    return std::min(channel_.slot_size(), batch_bytes < kManyBytes ? kPieceBytes : kPieceBytesOfMany);
   }
   std::byte* part(int owner, int index, std::uint64_t turn) const {
     return channel_.slot(owner, turn) + static_cast<std::size_t>(index) * part_bytes();
@@ -199,10 +202,10 @@ Task ShmPlane::alltoall(std::size_t element_size, const Exchange& exchange) {
 }  // namespace
 
 std::unique_ptr<DataPlane> make_shm_plane(Transport& transport, std::string& why) {
-  const int size = transport.size();
-  auto segment = ShmSegment::make(transport, ShmChannel::segment_size(size, kSlotBytes), why);
-  if (segment == nullptr) return nullptr;
-  return std::make_unique<ShmPlane>(ShmChannel(std::move(segment), transport.rank(), size, kSlotBytes));
+  std::vector<std::size_t> sizes;
+  for (const std::size_t slot : kSlotBytes) sizes.push_back(ShmChannel::segment_size(transport.size(), slot));
+  auto segment = ShmSegment::make(transport, sizes, why);
+  return segment == nullptr ? nullptr : std::make_unique<ShmPlane>(ShmChannel(std::move(segment), transport));
 }
 
 }  // namespace sirtaki

@@ -14,7 +14,7 @@
 namespace sirtaki {
 
 // Collective over the transport's ranks, which must share a host; blocks. Null on all ranks if there is not enough
-// shared memory; `why` then says so.
+// shared memory; `why` then says how much was lacking and what to do.
 std::unique_ptr<DataPlane> make_shm_plane(Transport& transport, std::string& why);
 
 }  // namespace sirtaki

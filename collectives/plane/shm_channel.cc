@@ -1,11 +1,14 @@
 #include "plane/shm_channel.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstring>
 #include <new>
+#include <string>
 
+#include "error.h"
 #include "plane/blocking.h"
 
 namespace sirtaki {
@@ -15,7 +18,8 @@ using Clock = std::chrono::steady_clock;
 
 // Longer than a piece takes to be reduced, shorter than a time slice, should the ranks have landed on one core.
 constexpr std::chrono::microseconds kSpin{20};
-constexpr int kLooks = 32;  // between two looks at the clock
+constexpr int kLooks = 32;                        // between two looks at the clock
+constexpr std::chrono::milliseconds kCheck{100};  // how often a rank that does not come is suspected to be dead
 
 void relax() {
 #if defined(__x86_64__)
@@ -30,34 +34,54 @@ void relax() {
 // Ranks `first` to `last` have all come to `value`; each is looked at until it has.
 class ShmChannel::Wait final : public Pending {
  public:
-  Wait(const Counters* counters, Counter counter, std::uint64_t value, int first, int last)
-      : counters_(counters), counter_(counter), value_(value), next_(first), last_(last) {}
+  Wait(const ShmChannel& channel, Counter counter, std::uint64_t value, int first, int last)
+      : channel_(channel), counter_(counter), value_(value), next_(first), last_(last) {}
 
   bool ready() override {
-    while (next_ <= last_ && (counters_[next_].*counter_).load(std::memory_order_acquire) >= value_) ++next_;
-    return next_ > last_;
+    if (arrived()) return true;
+    const auto now = Clock::now();
+    if (now < next_check_) return false;
+    const bool first = next_check_ == Clock::time_point();
+    next_check_ = now + kCheck;
+    return !first && check_life();
   }
 
   bool ready_in_a_moment() {
     for (int look = 0; look < kLooks; ++look) {
-      if (ready()) return true;
+      if (arrived()) return true;
     }
     const auto limit = Clock::now() + kSpin;
     do {
       for (int look = 0; look < kLooks; ++look) {
-        if (ready()) return true;
+        if (arrived()) return true;
         relax();
       }
     } while (Clock::now() < limit);
     return false;
   }
 
+  bool arrived() {
+    while (next_ <= last_ && (channel_.counters_[next_].*counter_).load(std::memory_order_acquire) >= value_) ++next_;
+    return next_ > last_;
+  }
+
  private:
-  const Counters* counters_;
+  // A rank may go away once it has done its part, so what it has done is looked at after its life.
+  bool check_life() {
+    const int rank = next_;
+    if (!channel_.has_died(rank) || arrived()) return next_ > last_;
+    if (next_ != rank) return false;
+    throw Error(ErrorKind::kAborted, "rank " + std::to_string(rank) + " (process " +
+                                         std::to_string(channel_.counters_[rank].process.load()) +
+                                         ") has died in the middle of an operation in shared memory");
+  }
+
+  const ShmChannel& channel_;
   Counter counter_;
   std::uint64_t value_;
   int next_;
   int last_;
+  Clock::time_point next_check_;
 };
 
 std::size_t ShmChannel::segment_size(int ranks, std::size_t slot_size) {
@@ -65,13 +89,14 @@ std::size_t ShmChannel::segment_size(int ranks, std::size_t slot_size) {
 }
 
 // Fresh shared memory is zero, which is what the counters begin with; constructing them would race with faster ranks.
-ShmChannel::ShmChannel(std::unique_ptr<ShmSegment> segment, int rank, int size, std::size_t slot_size)
+ShmChannel::ShmChannel(std::unique_ptr<ShmSegment> segment, Transport& transport)
     : segment_(std::move(segment)),
+      transport_(&transport),
       counters_(std::launder(reinterpret_cast<Counters*>(segment_->bytes().data()))),
-      slots_(segment_->bytes().data() + static_cast<std::size_t>(size) * sizeof(Counters)),
-      rank_(rank),
-      size_(size),
-      slot_size_(slot_size),
+      slots_(segment_->bytes().data() + static_cast<std::size_t>(transport.size()) * sizeof(Counters)),
+      rank_(transport.rank()),
+      size_(transport.size()),
+      slot_size_((segment_->bytes().size() / static_cast<std::size_t>(size_) - sizeof(Counters)) / kSlots),
       cores_are_free_(find_cores()) {}
 
 // Every rank may be bound to cores of its own, so what counts is the cores that they have together.
@@ -79,6 +104,7 @@ bool ShmChannel::find_cores() {
   cpu_set_t all;
   CPU_ZERO(&all);  // nothing is known if the host has more cores than fit in
   static_cast<void>(sched_getaffinity(0, sizeof(all), &all));
+  own().process.store(getpid());
   const std::uint64_t turn = take_turns(1);
   std::memcpy(slot(rank_, turn), &all, sizeof(all));
   say_written(turn);
@@ -90,6 +116,18 @@ bool ShmChannel::find_cores() {
   }
   say_done(turn);
   return CPU_COUNT(&all) >= size_;
+}
+
+// Ranks that are threads of one process die together.
+bool ShmChannel::has_died(int rank) const {
+  return counters_[rank].process.load() != getpid() && segment_->is_let_go_by(rank);
+}
+
+void ShmChannel::wake_others() {
+  if (!transport_->wakes()) return;
+  for (int r = 0; r < size_; ++r) {
+    if (r != rank_) transport_->wake(r);
+  }
 }
 
 std::byte* ShmChannel::slot(int rank, std::uint64_t turn) const {
@@ -113,8 +151,8 @@ PendingPtr ShmChannel::written_by(int rank, std::uint64_t turn) const {
 }
 
 PendingPtr ShmChannel::wait_for(Counter counter, std::uint64_t value, int first, int last) const {
-  Wait wait(counters_, counter, value, first, last);
-  if (cores_are_free_ ? wait.ready_in_a_moment() : wait.ready()) return nullptr;
+  Wait wait(*this, counter, value, first, last);
+  if (cores_are_free_ ? wait.ready_in_a_moment() : wait.arrived()) return nullptr;
   return std::make_unique<Wait>(wait);
 }
 

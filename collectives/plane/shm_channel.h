@@ -10,6 +10,8 @@
 // acquire before reading, so what was written before the counter is seen after it.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -26,8 +28,9 @@ class ShmChannel {
 
   static std::size_t segment_size(int ranks, std::size_t slot_size);
 
-  // Collective; blocks.
-  ShmChannel(std::unique_ptr<ShmSegment> segment, int rank, int size, std::size_t slot_size);
+  // Collective over the transport's ranks; blocks. The segment has segment_size() bytes for some size of slots. Ranks
+  // wake each other by the transport if that can.
+  ShmChannel(std::unique_ptr<ShmSegment> segment, Transport& transport);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -35,12 +38,15 @@ class ShmChannel {
   std::byte* slot(int rank, std::uint64_t turn) const;
   // Are there as many cores for these ranks as there are ranks? The same on all of them.
   bool cores_are_free() const { return cores_are_free_; }
+  // Does whoever hands over wake whom it concerns?
+  bool wakes() const { return transport_->wakes(); }
 
   // The number of the next turn; a collective takes as many as it needs.
   std::uint64_t take_turns(std::uint64_t count) { return std::exchange(next_, next_ + count); }
 
   // Null if there is nothing to wait for, or no longer after a moment: where cores are free, a rank that is running
-  // hands over sooner than a look at everything else takes.
+  // hands over sooner than a look at everything else takes. Waiting for a rank whose process has died throws
+  // Error(kAborted).
   PendingPtr may_write(std::uint64_t turn) const;
   PendingPtr all_written(std::uint64_t turn) const;
   PendingPtr written_by(int rank, std::uint64_t turn) const;
@@ -54,6 +60,7 @@ class ShmChannel {
   void say_done(std::uint64_t turn) {
     done_ = turn + 1;
     publish_done();
+    wake_others();
   }
   // Tells nobody before the next say_written(): saves a hand-over of the counters' line. The others must not wait for
   // it before that: they need it only kSlots turns later.
@@ -67,19 +74,24 @@ class ShmChannel {
     std::atomic<std::uint64_t> written;
     std::atomic<std::uint64_t> reduced;
     std::atomic<std::uint64_t> done;
+    std::atomic<pid_t> process;
   };
   using Counter = std::atomic<std::uint64_t> Counters::*;
   class Wait;
 
   PendingPtr wait_for(Counter counter, std::uint64_t value, int first, int last) const;
   bool find_cores();
-  static void say(std::atomic<std::uint64_t>& counter, std::uint64_t turn) {
+  bool has_died(int rank) const;
+  void wake_others();
+  void say(std::atomic<std::uint64_t>& counter, std::uint64_t turn) {
     counter.store(turn + 1, std::memory_order_release);
+    wake_others();
   }
   void publish_done() { own().done.store(done_, std::memory_order_release); }
   Counters& own() const { return counters_[rank_]; }
 
   std::unique_ptr<ShmSegment> segment_;
+  Transport* transport_;
   Counters* counters_;
   std::byte* slots_;
   int rank_;

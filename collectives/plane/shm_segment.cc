@@ -3,12 +3,16 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <random>
+#include <utility>
 
 #include "error.h"
 #include "plane/blocking.h"
@@ -38,44 +42,68 @@ class File {
   }
   File(const File&) = delete;
   File& operator=(const File&) = delete;
+  File(File&& other) noexcept : descriptor_(other.release()) {}
   int descriptor() const { return descriptor_; }
+  int release() { return std::exchange(descriptor_, -1); }
 
  private:
   int descriptor_;
 };
 
-std::span<std::byte> map(const File& file, std::size_t size, std::string& why) {
+// What a process has of the segment, or why it has nothing.
+struct Part {
+  std::span<std::byte> bytes{};
+  int descriptor = -1;
+  std::string failure{};
+};
+
+struct flock lock_of(int rank, short type) {
+  struct flock lock{};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = rank;
+  lock.l_len = 1;
+  return lock;
+}
+
+Part map(File file, std::size_t size, int rank) {
+  struct flock lock = lock_of(rank, F_WRLCK);
+  if (fcntl(file.descriptor(), F_SETLK, &lock) != 0) return {.failure = system_error("locking shared memory")};
   void* address = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file.descriptor(), 0);
   if (address == MAP_FAILED) {
-    why = system_error("mapping " + std::to_string(size) + " bytes of shared memory");
-    return {};
+    return {.failure = system_error("mapping " + std::to_string(size) + " bytes of shared memory")};
   }
-  return {static_cast<std::byte*>(address), size};
+  return {.bytes = {static_cast<std::byte*>(address), size}, .descriptor = file.release()};
+}
+
+std::size_t choose_size(const File& file, std::span<const std::size_t> sizes) {
+  struct statvfs room{};
+  if (fstatvfs(file.descriptor(), &room) != 0 || room.f_blocks == 0) return sizes.front();  // unlimited
+  const std::uint64_t free = static_cast<std::uint64_t>(room.f_bavail) * room.f_frsize;
+  const auto fits = std::find_if(sizes.begin(), sizes.end(), [&](std::size_t size) { return size <= free / 2; });
+  return fits == sizes.end() ? sizes.back() : *fits;
 }
 
 // Takes the room at once: without it a full /dev/shm would be found out by a SIGBUS in the middle of a step.
-std::span<std::byte> create(const std::string& name, std::size_t size, std::string& why) {
-  const File file(shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
-  if (file.descriptor() < 0) {
-    why = system_error("creating /dev/shm" + name);
-    return {};
-  }
+Part create(const std::string& name, std::span<const std::size_t> sizes) {
+  File file(shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (file.descriptor() < 0) return {.failure = system_error("creating /dev/shm" + name)};
+  const std::size_t size = choose_size(file, sizes);
   const int error = posix_fallocate(file.descriptor(), 0, static_cast<off_t>(size));
   if (error != 0) {
-    why = "/dev/shm has no room for " + std::to_string(size) + " bytes: " + std::strerror(error) +
-          " (in a container, give it more, for example --shm-size=1g)";
-    return {};
+    return {.failure = "/dev/shm has no room for " + std::to_string(size) + " bytes: " + std::strerror(error) +
+                       " (in a container, give it more, for example --shm-size=1g)"};
   }
-  return map(file, size, why);
+  return map(std::move(file), size, 0);
 }
 
-std::span<std::byte> open_existing(const std::string& name, std::size_t size, std::string& why) {
-  const File file(shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0));
-  if (file.descriptor() < 0) {
-    why = system_error("opening /dev/shm" + name);
-    return {};
+Part open_existing(const std::string& name, int rank) {
+  File file(shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0));
+  struct stat facts{};
+  if (file.descriptor() < 0 || fstat(file.descriptor(), &facts) != 0) {
+    return {.failure = system_error("opening /dev/shm" + name)};
   }
-  return map(file, size, why);
+  return map(std::move(file), static_cast<std::size_t>(facts.st_size), rank);
 }
 
 Text to_text(const std::string& value) {
@@ -117,23 +145,35 @@ std::string share_failure(Transport& transport, const std::string& own) {
 }  // namespace
 
 std::unique_ptr<ShmSegment> ShmSegment::make(Transport& transport, std::size_t size, std::string& why) {
-  std::span<std::byte> bytes;
-  std::string failure;
+  return make(transport, std::span(&size, 1), why);
+}
+
+std::unique_ptr<ShmSegment> ShmSegment::make(Transport& transport, std::span<const std::size_t> sizes,
+                                             std::string& why) {
+  Part part;
   std::string name;
   if (transport.rank() == 0) {
     name = random_name();
-    bytes = create(name, size, failure);
-    send_to_all(transport, bytes.empty() ? "" : name);
+    part = create(name, sizes);
+    send_to_all(transport, part.bytes.empty() ? "" : name);
   } else {
     name = receive_from(transport, 0);
-    if (!name.empty()) bytes = open_existing(name, size, failure);
+    if (!name.empty()) part = open_existing(name, transport.rank());
   }
-  std::unique_ptr<ShmSegment> segment(bytes.empty() ? nullptr : new ShmSegment(bytes));
-  why = share_failure(transport, failure);
+  std::unique_ptr<ShmSegment> segment(part.bytes.empty() ? nullptr : new ShmSegment(part.bytes, part.descriptor));
+  why = share_failure(transport, part.failure);
   if (transport.rank() == 0) shm_unlink(name.c_str());
   return why.empty() ? std::move(segment) : nullptr;
 }
 
-ShmSegment::~ShmSegment() { munmap(bytes_.data(), bytes_.size()); }
+bool ShmSegment::is_let_go_by(int rank) const {
+  struct flock lock = lock_of(rank, F_WRLCK);
+  return fcntl(descriptor_, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
+}
+
+ShmSegment::~ShmSegment() {
+  munmap(bytes_.data(), bytes_.size());
+  close(descriptor_);
+}
 
 }  // namespace sirtaki

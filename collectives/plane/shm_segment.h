@@ -17,16 +17,25 @@ class ShmSegment {
   // the job ends. Null on all ranks if one of them could not have it; `why` then says what failed, on every rank.
   static std::unique_ptr<ShmSegment> make(Transport& transport, std::size_t size, std::string& why);
 
+  // The same, of the first of the sizes, in descending order, that leaves at least as much room again; else of the
+  // last.
+  static std::unique_ptr<ShmSegment> make(Transport& transport, std::span<const std::size_t> sizes, std::string& why);
+
   ~ShmSegment();
   ShmSegment(const ShmSegment&) = delete;
   ShmSegment& operator=(const ShmSegment&) = delete;
 
   std::span<std::byte> bytes() const { return bytes_; }
 
+  // Does no process hold the rank's part in this any longer: has it let go of it, or died? Not to be asked about ranks
+  // that are threads of this process.
+  bool is_let_go_by(int rank) const;
+
  private:
-  explicit ShmSegment(std::span<std::byte> bytes) : bytes_(bytes) {}
+  ShmSegment(std::span<std::byte> bytes, int descriptor) : bytes_(bytes), descriptor_(descriptor) {}
 
   std::span<std::byte> bytes_;
+  int descriptor_;  // carries this process's lock of byte `rank`, which the kernel lifts when the process ends
 };
 
 }  // namespace sirtaki

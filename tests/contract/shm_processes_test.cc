@@ -1,0 +1,232 @@
+// The shared-memory plane among processes: one is killed in the middle of operations, and /dev/shm is too small.
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <numeric>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "plane/planes.h"
+#include "plane/point_to_point.h"
+#include "plane/shm.h"
+#include "process_transport.h"
+#include "transport/loopback.h"
+
+namespace sirtaki::contract {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+constexpr auto kLimit = 30s;  // generous: sanitizers, and more processes than cores
+constexpr int kAbortedAsItShould = 7;
+
+pid_t in_process(const std::function<int()>& body) {
+  const pid_t child = fork();
+  if (child != 0) return child;
+  int code = 1;
+  try {
+    code = body();
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+  }
+  std::fflush(nullptr);
+  _exit(code);
+}
+
+int exit_code_within_limit(pid_t child) {
+  const auto end = Clock::now() + kLimit;
+  int status = 0;
+  while (waitpid(child, &status, WNOHANG) == 0) {
+    if (Clock::now() > end) {
+      kill(child, SIGKILL);
+      waitpid(child, &status, 0);
+      throw std::runtime_error("a rank did not end");
+    }
+    std::this_thread::sleep_for(5ms);
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+std::set<std::string> segments() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("sirtaki-")) names.insert(name);
+  }
+  return names;
+}
+
+// Other jobs may have one for a moment, while they start.
+void check_nothing_is_left(const std::set<std::string>& before) {
+  const auto more = [&] {
+    for (const std::string& name : segments()) {
+      if (!before.contains(name)) return true;
+    }
+    return false;
+  };
+  for (const auto end = Clock::now() + kLimit; more();) {
+    check(Clock::now() < end, "a segment is left in /dev/shm");
+    std::this_thread::sleep_for(20ms);
+  }
+}
+
+// The file of the segment that this process has mapped: nobody else's, and without a name.
+void check_privacy() {
+  int found = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (!std::filesystem::read_symlink(entry.path(), gone).string().starts_with("/dev/shm/sirtaki-")) continue;
+    struct stat facts{};
+    check(stat(entry.path().c_str(), &facts) == 0, "cannot look at the segment");
+    check((facts.st_mode & 0777) == 0600 && facts.st_uid == getuid(), "others could open the segment");
+    check(facts.st_nlink == 0, "the segment still has a name");
+    ++found;
+  }
+  check(found == 1, "no segment found");
+}
+
+// Adds up for ever; tells when it has begun.
+int add_up_until_aborted(const Sockets& sockets, int rank, int begun, std::int64_t count) {
+  ProcessTransport transport(sockets, rank);
+  std::string why;
+  const auto plane = make_shm_plane(transport, why);
+  check(plane != nullptr, why);
+  check_privacy();
+  std::vector<float> data(static_cast<std::size_t>(count));
+  const std::vector<Segment> segments = {{data.data(), data.data(), count}};
+  try {
+    for (int i = 0;; ++i) {
+      wait(plane->allreduce({}, segments));
+      if (i == 3) check(write(begun, "x", 1) == 1, "the test is gone");
+    }
+  } catch (const Error& error) {
+    const bool right =
+        error.kind() == ErrorKind::kAborted && std::string(error.what()).find("has died") != std::string::npos;
+    check(right, error.what());
+    return kAbortedAsItShould;
+  }
+}
+
+void check_death(int size, int victim, std::int64_t count) {
+  const std::set<std::string> before = segments();
+  const Sockets sockets(size);
+  std::array<int, 2> begun{};
+  check(pipe(begun.data()) == 0, "no pipe");
+  std::vector<pid_t> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    ranks.push_back(in_process([&] { return add_up_until_aborted(sockets, rank, begun[1], count); }));
+  }
+  char byte = 0;
+  for (int rank = 0; rank < size; ++rank) check(read(begun[0], &byte, 1) == 1, "a rank did not begin");
+  kill(ranks[static_cast<std::size_t>(victim)], SIGKILL);
+  for (int rank = 0; rank < size; ++rank) {
+    const int code = exit_code_within_limit(ranks[static_cast<std::size_t>(rank)]);
+    check(code == (rank == victim ? -1 : kAbortedAsItShould),
+          "rank " + std::to_string(rank) + " ended with " + std::to_string(code));
+  }
+  check_nothing_is_left(before);
+  close(begun[0]);
+  close(begun[1]);
+}
+
+// A /dev/shm of our own. False where neither root nor a user's namespaces may have one.
+bool mount_small_shm(std::size_t bytes) {
+  if (unshare(CLONE_NEWNS) != 0) {
+    const uid_t user = getuid();
+    if (unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+    std::ofstream("/proc/self/uid_map") << "0 " << user << " 1";
+  }
+  const std::string size = "size=" + std::to_string(bytes);
+  return mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         mount("tmpfs", "/dev/shm", "tmpfs", 0, size.c_str()) == 0;
+}
+
+// Files that grow beyond the limit fail like those on a full disk; for machines that allow no mount.
+void limit_files(std::size_t bytes) {
+  signal(SIGXFSZ, SIG_IGN);
+  const rlimit limit{bytes, bytes};
+  check(setrlimit(RLIMIT_FSIZE, &limit) == 0, "cannot limit files");
+}
+
+void on_ranks(int size, const std::function<void(Transport&)>& body) {
+  auto transports = make_loopback(size);
+  std::vector<std::thread> threads;
+  for (auto& transport : transports) threads.emplace_back([&] { body(*transport); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+void check_large_allreduce(const DataPlanes& planes, Transport& transport, std::string_view expected_plane) {
+  constexpr std::int64_t kCount = 25'000'000;  // 100 MB
+  std::vector<float> data(kCount, static_cast<float>(transport.rank() + 1));
+  const std::vector<Segment> segments = {{data.data(), data.data(), kCount}};
+  DataPlane& plane = choose(planes, {.bytes = kCount * 4});
+  check(plane.name() == expected_plane, "wrong plane");
+  wait(plane.allreduce({}, segments));
+  const auto right = static_cast<float>(transport.size() * (transport.size() + 1) / 2);
+  for (const float each : data) check(each == right, "wrong sum");
+}
+
+int with_one_megabyte() {
+  if (!mount_small_shm(1 << 20)) limit_files(1 << 20);
+  on_ranks(4, [](Transport& transport) {
+    DataPlanes planes;
+    std::string why;
+    check(make_shm_plane(transport, why) == nullptr, "a plane in too little memory");
+    for (const char* part : {"rank 0: /dev/shm has no room for 10", " bytes: ", "--shm-size=1g"}) {
+      check(why.find(part) != std::string::npos, why);
+    }
+    planes.push_back(make_point_to_point_plane(transport));
+    check_large_allreduce(planes, transport, planes.front()->name());
+  });
+  return 0;
+}
+
+int with_four_megabytes() {
+  if (!mount_small_shm(4 << 20)) limit_files(16 << 20);
+  on_ranks(4, [](Transport& transport) {
+    DataPlanes planes;
+    std::string why;
+    planes.push_back(make_shm_plane(transport, why));
+    check(planes.front() != nullptr, why);
+    check_large_allreduce(planes, transport, "shm");
+  });
+  return 0;
+}
+
+void check_in_process(const std::function<int()>& body) {
+  check(exit_code_within_limit(in_process(body)) == 0, "failed in another process");
+}
+
+}  // namespace
+}  // namespace sirtaki::contract
+
+int main() {
+  using namespace sirtaki::contract;
+  try {
+    check_in_process(with_one_megabyte);
+    check_in_process(with_four_megabytes);
+    for (const int victim : {0, 1, 2}) {
+      for (const std::int64_t count : {10, 2'000'000}) check_death(3, victim, count);
+    }
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << std::endl;
+    return 1;
+  }
+}
