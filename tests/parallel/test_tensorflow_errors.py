@@ -1,0 +1,162 @@
+"""Wrong calls: refused with the value, or, if the ranks disagree, an error on every rank; the next call works."""
+
+import pytest
+import tensorflow as tf
+from jobs import run_script
+from ranks import ranks
+from tensorflow_references import MODES, in_mode
+
+import sirtaki.tensorflow as hvd
+
+
+def check_alive(mode: str, count: int) -> None:
+    """Nothing is lost by an error."""
+    alive = in_mode(mode, lambda: hvd.allreduce(tf.ones(3), op=hvd.Sum, name="alive"))
+    assert alive().numpy().tolist() == [count] * 3
+
+
+def first(one, other):
+    """`one` on rank 0, `other` on the rest."""
+    return one if hvd.rank() == 0 else other
+
+
+MISMATCHES = {
+    "dtype": lambda: hvd.allreduce(first(tf.ones(4), tf.ones(4, tf.float64)), name="m"),
+    "dimensions": lambda: hvd.allreduce(first(tf.ones(4), tf.ones((2, 2))), name="m"),
+    "shape": lambda: hvd.allreduce(first(tf.ones((2, 3)), tf.ones((3, 2))), name="m"),
+    "allgather trailing": lambda: hvd.allgather(first(tf.ones((2, 3)), tf.ones((2, 4))), name="m"),
+    "broadcast shape": lambda: hvd.broadcast(first(tf.ones(2), tf.ones(3)), 0, name="m"),
+    "root": lambda: hvd.broadcast(tf.ones(2), first(0, 1), name="m"),
+    "op": lambda: hvd.allreduce(tf.ones(2), op=first(hvd.Sum, hvd.Max), name="m"),
+    "scale": lambda: hvd.allreduce(tf.ones(2), op=hvd.Sum, prescale_factor=first(1.0, 2.0), name="m"),
+    "reducescatter shape": lambda: hvd.reducescatter(first(tf.ones((4, 2)), tf.ones((6, 2))), name="m"),
+    "alltoall trailing": lambda: hvd.alltoall(first(tf.ones((6, 2)), tf.ones((6, 3))), name="m"),
+    "grouped count": lambda: hvd.grouped_allreduce([tf.ones(2)] * first(2, 3), name="m"),
+}
+
+
+@ranks(2, 3)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("what", MISMATCHES)
+def test_ranks_disagree(rank_count, what, mode):
+    """C47: a table of what each rank asked for, and where."""
+    with pytest.raises(tf.errors.FailedPreconditionError) as caught:
+        in_mode(mode, MISMATCHES[what])()
+    text = str(caught.value)
+    assert "rank" in text and "test_tensorflow_errors.py:" in text, text
+    check_alive(mode, rank_count)
+
+
+REFUSED = {
+    "root": lambda: hvd.broadcast(tf.ones(2), 9),
+    "uneven alltoall": lambda: hvd.alltoall(tf.ones(hvd.size() + 1)),
+    "splits beyond": lambda: hvd.alltoall(tf.ones(2), splits=[9] * hvd.size()),
+    "splits count": lambda: hvd.alltoall(tf.ones(2), splits=[1] * (hvd.size() + 1)),
+    "splits shape": lambda: hvd.alltoall(tf.ones(4), splits=[[1] * hvd.size()]),
+    "scalar allgather": lambda: hvd.allgather(tf.constant(1.0)),
+    "scalar reducescatter": lambda: hvd.reducescatter(tf.constant(1.0)),
+    "average of bool": lambda: hvd.allreduce(tf.constant([True])),
+}
+
+
+@ranks(1, 2)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("what", REFUSED)
+def test_refused_when_it_runs(rank_count, what, mode):
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        in_mode(mode, REFUSED[what])()
+    check_alive(mode, rank_count)
+
+
+@ranks(1, 2)
+def test_refused_when_it_is_made(rank_count):
+    for call, error in (
+        (lambda: hvd.allreduce(tf.ones(2), op=17), ValueError),
+        (lambda: hvd.allreduce(tf.ones(2), op=hvd.Sum, average=True), ValueError),
+        (lambda: hvd.allreduce(tf.ones(2), prescale_factor=float("nan")), ValueError),
+        (lambda: hvd.allreduce(tf.ones(2), process_set="all"), ValueError),
+        (lambda: hvd.allreduce(tf.ones(2), process_set=hvd.ProcessSet([0])), ValueError),
+        (lambda: hvd.allreduce(tf.constant(["text"])), (TypeError, tf.errors.InvalidArgumentError)),
+        (lambda: hvd.broadcast(tf.ones(2), "0"), ValueError),
+        (lambda: hvd.alltoall(tf.ones(2), splits=[]), ValueError),
+        (lambda: hvd.grouped_allreduce([]), ValueError),
+        (lambda: hvd.grouped_allgather(tf.ones(2)), ValueError),
+        (lambda: hvd.reducescatter(tf.IndexedSlices(tf.ones((1, 2)), [0])), NotImplementedError),
+        (lambda: hvd.allreduce(tf.IndexedSlices(tf.ones((1, 2)), [0]), op=hvd.Max), NotImplementedError),
+        (lambda: hvd.allreduce(tf.IndexedSlices(tf.ones((1, 2)), [0]), prescale_factor=2), NotImplementedError),
+    ):
+        with pytest.raises(error):
+            call()
+    check_alive("eager", rank_count)
+
+
+@ranks(2)
+def test_same_name_twice(rank_count):
+    """Within a graph names are made unique; two graphs that run at once with one name are told."""
+    both = tf.function(lambda: [hvd.allreduce(tf.ones(1) * i, op=hvd.Sum, name="twice") for i in (1, 2)])
+    assert [float(t[0]) for t in both()] == [2.0, 4.0]
+
+
+@ranks(2)
+@pytest.mark.parametrize("op", (hvd.Min, hvd.Max, hvd.Product))
+def test_no_gradient(rank_count, op):
+    x = tf.ones(2)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = hvd.allreduce(x, op=op)
+    with pytest.raises(NotImplementedError, match=op.name):
+        tape.gradient(y, x)
+
+
+@ranks(2)
+def test_xla(rank_count):
+    with pytest.raises(NotImplementedError, match="jit_compile=False"):
+        tf.function(lambda: hvd.allreduce(tf.ones(2)), jit_compile=True)()
+    inner = tf.function(lambda x: x * 2, jit_compile=True)
+    outer = tf.function(lambda: inner(hvd.allreduce(inner(tf.ones(1)), op=hvd.Sum)))
+    assert outer().numpy() == [8.0]
+
+
+def test_before_init_and_after_shutdown():
+    ended = run_script(
+        2,
+        """
+        import tensorflow as tf, sirtaki.tensorflow as hvd
+        def refused(call):
+            try:
+                call()
+            except tf.errors.FailedPreconditionError as error:
+                assert "init" in str(error), error
+                return True
+        graph = tf.function(lambda: hvd.allreduce(tf.ones(2), op=hvd.Sum, name="g"))
+        assert refused(graph) and refused(lambda: hvd.allreduce(tf.ones(2))) and refused(hvd.rank_op)
+        hvd.init()
+        assert graph().numpy().tolist() == [2.0, 2.0]
+        hvd.shutdown()
+        assert refused(graph)
+        print("both well")
+        """,
+    )
+    assert ended.code == 0 and ended.output.count("both well") == 2, ended.output
+
+
+def test_job_fails_within_a_graph():
+    """A rank that leaves ends the collectives of the others with its name, also those inside of a function."""
+    ended = run_script(
+        2,
+        """
+        import os, tensorflow as tf, sirtaki.tensorflow as hvd
+        hvd.init()
+        step = tf.function(lambda x: hvd.grouped_allreduce([hvd.allreduce(x, name="a"), x], name="b")[0])
+        step(tf.ones(4))
+        if hvd.rank() == 1:
+            hvd.shutdown()
+            os._exit(0)
+        try:
+            step(tf.ones(4))
+        except tf.errors.OpError as error:
+            print("caught", type(error).__name__, "rank 1" in str(error))
+        """,
+    )
+    assert "caught" in ended.output and "True" in ended.output, ended.output
+    assert "FailedPreconditionError" in ended.output or "UnknownError" in ended.output, ended.output
