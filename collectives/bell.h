@@ -1,5 +1,5 @@
-// What an engine sleeps on and others ring. It may lie in memory that the processes of a host share, so that a peer wakes
-// exactly the process that has something to do.
+// What an engine sleeps on and others ring. It may lie in memory that the processes of a host share, so that a peer
+// wakes exactly the process that has something to do.
 #pragma once
 
 #include <atomic>

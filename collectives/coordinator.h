@@ -53,7 +53,9 @@ class Coordinator {
   using Key = std::pair<std::string, std::uint64_t>;
   struct Entry {
     RequestsByRank requests;
-    std::vector<Slot> slots;  // what each rank voted with
+    std::vector<Slot> slots;               // what each rank voted with
+    std::shared_ptr<const Request> first;  // of those that came in
+    std::size_t votes = 0;
     Clock::time_point since;
   };
   struct Ready {

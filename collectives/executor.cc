@@ -192,8 +192,8 @@ Task Executor::broadcast(Batch& batch) {
     }
   }
   for (const auto& [kind, segments] : kinds) {
-    DataPlane& plane = choose_plane(
-        {Verb::kBroadcast, kind.dtype, ReduceOp::kSum, kind.device, largest_bytes(segments, kind.dtype)});
+    DataPlane& plane =
+        choose_plane({Verb::kBroadcast, kind.dtype, ReduceOp::kSum, kind.device, largest_bytes(segments, kind.dtype)});
     co_await plane.broadcast(root, size_of(kind.dtype), segments);
   }
 }
@@ -209,7 +209,7 @@ Task Executor::allgather(BatchItem& item) {
     const Spread spread{item.submission->addresses[t].in, output(item, t, shape), scaled(rows, row_size(spec.shape))};
     const std::size_t size = size_of(spec.dtype);
     DataPlane& plane = choose_plane({Verb::kAllgather, spec.dtype, ReduceOp::kSum, spec.device,
-                                        element_count(shape) * static_cast<std::int64_t>(size)});
+                                     element_count(shape) * static_cast<std::int64_t>(size)});
     co_await plane.allgather(size, spread);
   }
 }
@@ -252,8 +252,8 @@ Task Executor::alltoall(BatchItem& item) {
     most = std::max({most, sent, got});
   }
   const std::size_t size = size_of(spec.dtype);
-  DataPlane& plane = choose_plane({Verb::kAlltoall, spec.dtype, ReduceOp::kSum, spec.device,
-                                      most * row * static_cast<std::int64_t>(size)});
+  DataPlane& plane = choose_plane(
+      {Verb::kAlltoall, spec.dtype, ReduceOp::kSum, spec.device, most * row * static_cast<std::int64_t>(size)});
   co_await plane.alltoall(size, exchange);
 }
 

@@ -24,7 +24,8 @@ Wake futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected,
     limit.tv_sec = whole.count();
     limit.tv_nsec = (*timeout - whole).count();
   }
-  const long result = syscall(SYS_futex, &word, operation(FUTEX_WAIT, scope), expected, timeout ? &limit : nullptr, nullptr, 0);
+  const long result =
+      syscall(SYS_futex, &word, operation(FUTEX_WAIT, scope), expected, timeout ? &limit : nullptr, nullptr, 0);
   if (result == 0 || errno == EAGAIN) return Wake::kWoken;
   return errno == EINTR ? Wake::kInterrupted : Wake::kTimeout;
 }

@@ -1,8 +1,24 @@
 #include "slots.h"
 
+#include <algorithm>
+
 #include "error.h"
 
 namespace sirtaki {
+namespace {
+
+RequestsByRank compact(const RequestsByRank& requests) {
+  const bool alike =
+      !requests.empty() && requests.front() != nullptr &&
+      std::all_of(requests.begin(), requests.end(), [&](const auto& r) { return r == requests.front(); });
+  return alike ? RequestsByRank{requests.front()} : requests;
+}
+
+const std::shared_ptr<const Request>& of_rank(const RequestsByRank& requests, int rank) {
+  return requests.size() == 1 ? requests.front() : requests[static_cast<std::size_t>(rank)];
+}
+
+}  // namespace
 
 const std::shared_ptr<const Request>& Slots::request_of(Slot slot, int rank) const {
   const auto live = live_.find(slot);
@@ -13,11 +29,11 @@ const std::shared_ptr<const Request>& Slots::request_of(Slot slot, int rank) con
   } else if (evicted != evicted_.end()) {
     requests = &evicted->second;
   }
-  if (requests == nullptr || (*requests)[static_cast<std::size_t>(rank)] == nullptr) {
+  if (requests == nullptr || of_rank(*requests, rank) == nullptr) {
     throw Error(ErrorKind::kAborted, "rank " + std::to_string(rank) + " voted for cache slot " + std::to_string(slot) +
                                          ", which it was never given; please report this as a bug");
   }
-  return (*requests)[static_cast<std::size_t>(rank)];
+  return of_rank(*requests, rank);
 }
 
 Slot Slots::add(const RequestsByRank& requests, std::uint64_t verdict, std::vector<Slot>& forgotten) {
@@ -25,7 +41,7 @@ Slot Slots::add(const RequestsByRank& requests, std::uint64_t verdict, std::vect
   if (live_.size() >= static_cast<std::size_t>(capacity_)) evict_oldest(verdict, forgotten);
   const Slot slot = next_++;
   by_use_.push_front(slot);
-  live_[slot] = {requests, by_use_.begin()};
+  live_[slot] = {compact(requests), by_use_.begin()};
   return slot;
 }
 

@@ -39,7 +39,7 @@ class Slots {
 
  private:
   struct Live {
-    RequestsByRank requests;
+    RequestsByRank requests;  // one alone if all ranks asked the same, so that a slot costs little with many ranks
     std::list<Slot>::iterator position;
   };
   struct Evicted {

@@ -43,8 +43,8 @@ class Transport {
   // group; blocks until all have called.
   virtual std::unique_ptr<Transport> split(const std::vector<int>& ranks) = 0;
 
-  // Can a rank that has work for another wake it? Then send() does, and wake() after a change in memory that they share.
-  // Otherwise ranks look for what has come.
+  // Can a rank that has work for another wake it? Then send() does, and wake() after a change in memory that they
+  // share. Otherwise ranks look for what has come.
   virtual bool wakes() const { return false; }
   virtual void wake(int peer) { static_cast<void>(peer); }
 
