@@ -4,8 +4,10 @@
 
 The ways take turns, in another order each round; the first operation of a turn does not count, since a way may have
 to find together again after the others. Before each operation the tensors are rewritten, as a backward pass rewrites
-gradients, and the ranks meet at a barrier. The time of an operation is that of its slowest rank. Results are checked.
-A copy of as many bytes within each rank, all at the same time, shows what memory allows.
+gradients, and the ranks meet at a barrier. An operation lasts from when the last rank has come until the last one has
+left: the ranks' way out of the barrier, long where they share cores, is no part of it. Several hosts have no common
+clock; there it is the time of the slowest rank. Results are checked. A copy of as many bytes within each rank, all at
+the same time, shows what memory allows.
 
 Sirtaki's data plane is settled when it starts: a second run with SIRTAKI_CPU_OPERATIONS=mpi shows the other one, to be
 compared through each run's own ratios to MPI.
@@ -56,12 +58,13 @@ def check(name: str, way: ways.Way, value: int) -> None:
 class Turns:
     """Lets ways take turns. shared: the same random numbers on all ranks; own: others on each."""
 
-    def __init__(self) -> None:
+    def __init__(self, one_clock: bool) -> None:
+        self.one_clock = one_clock
         self.shared, self.own = random.Random(1), random.Random(f"rank {COMM.rank}")
         self.operations = 0
 
-    def operate(self, name: str, way: ways.Way) -> float:
-        """Seconds of one operation on this rank, on values that no operation before had."""
+    def operate(self, name: str, way: ways.Way) -> tuple[float, float]:
+        """When one operation started and ended on this rank; each has other values than the one before."""
         self.operations += 1
         value = 1 + self.operations % 100
         for tensor in way.given:
@@ -69,20 +72,23 @@ class Turns:
         count = len(way.given)
         orders = [source.sample(range(count), count) for source in (self.shared, self.own)]
         COMM.Barrier()
-        start = time.perf_counter()
+        start = time.monotonic()  # the same clock in all processes of a host
         way.call(orders[way.any_order])
-        seconds = time.perf_counter() - start
+        end = time.monotonic()
         check(name, way, value)
-        return seconds
+        return start, end
 
     def take(self, runs: dict[str, ways.Way], rounds: int) -> dict[str, list[float]]:
-        """Seconds of each way's operations, of the slowest rank. One more round comes first and does not count."""
-        seconds: dict[str, list[float]] = {name: [] for name in runs}
+        """Seconds of each way's operations. One more round comes first and does not count."""
+        stamps: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
         for turn in range(rounds + 1):
             for name in self.shared.sample(list(runs), len(runs)):
-                times = [self.operate(name, runs[name]) for _ in range(1 + TIMED)]
-                seconds[name] += times[1:] if turn else []
-        return {name: list(map(max, zip(*COMM.allgather(own), strict=True))) for name, own in seconds.items()}
+                own = [self.operate(name, runs[name]) for _ in range(1 + TIMED)]
+                stamps[name] += own[1:] if turn else []
+        by_rank = {name: zip(*COMM.allgather(own), strict=True) for name, own in stamps.items()}
+        return {
+            name: [report.duration(one, self.one_clock) for one in operations] for name, operations in by_rank.items()
+        }
 
 
 def measure_size(turns: Turns, peers: Peers, nbytes: int, rounds: int) -> report.Figures:
@@ -106,7 +112,8 @@ def measure_gradients(turns: Turns, peers: Peers, rounds: int) -> report.Figures
 
 def main(argv: list[str] | None = None) -> None:
     arguments = parse(argv)
-    peers, turns = Peers(COMM), Turns()
+    peers = Peers(COMM)
+    turns = Turns(one_clock=len(peers.facts["hosts"]) == 1)
 
     def say(lines: list[str]) -> None:
         if COMM.rank == 0:

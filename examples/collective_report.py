@@ -1,6 +1,7 @@
 """What collective_benchmark.py prints, writes and draws: medians, percentiles, ratios to raw MPI, bus bandwidth."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,12 @@ import numpy as np
 SCHEMA = 1
 PERCENTILES = (5, 10, 90, 95)
 Figures = dict[str, Any]  # of one way, and of all ways by name
+
+
+def duration(stamps: Sequence[tuple[float, float]], one_clock: bool) -> float:
+    """Seconds of an operation, from each rank's start and end."""
+    starts, ends = zip(*stamps, strict=True)
+    return max(ends) - max(starts) if one_clock else max(end - start for start, end in stamps)
 
 
 def bus_bandwidth(nbytes: int, ranks: int, seconds: float) -> float:
@@ -47,7 +54,7 @@ def spread(figures: Figures, scale: float) -> str:
 
 def sizes_table(rows: list[Figures]) -> list[str]:
     names = peers(rows[0]["ways"])
-    lines = ["", "Allreduce of float32, microseconds of the slowest rank: median (5th-95th percentile)"]
+    lines = ["", "Allreduce of float32, microseconds until the last rank has left: median (5th-95th percentile)"]
     lines.append(f"{'':>10}" + "".join(f"{name:>25}" for name in names))
     for row in rows:
         cells = "".join(f"{spread(row['ways'][name], 1e6):>25}" for name in names)
@@ -104,7 +111,7 @@ def draw(file: Path, facts: Figures, rows: list[Figures]) -> None:
         low, high = ([value * 1e6 for value in curve[key]] for key in ("p5", "p95"))
         time.fill_between(nbytes, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
         bandwidth.plot(nbytes, curve["bus_mb_s"], **style)
-    time.set(title="Time of the slowest rank", ylabel="microseconds")
+    time.set(title="Time until the last rank has left", ylabel="microseconds")
     bandwidth.set(title="Bus bandwidth", ylabel="MB/s")
     for axes in (time, bandwidth):
         axes.set_xscale("log", base=2)

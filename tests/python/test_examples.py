@@ -156,6 +156,11 @@ def test_plot_names_the_extra_that_it_needs(
     assert "'x.png'" in complaint and "matplotlib is not installed" in complaint and "sirtaki[bench]" in complaint
 
 
+def test_an_operation_lasts_from_the_last_arrival() -> None:
+    assert collective_report.duration([(1.0, 9.0), (5.0, 8.0)], one_clock=True) == 4
+    assert collective_report.duration([(1.0, 9.0), (105.0, 108.0)], one_clock=False) == 8
+
+
 def test_figures_compare_to_the_better_mpi() -> None:
     ways = collective_report.summarise(
         {"MPI in place": [4.0, 5.0, 9.0], "MPI out of place": [2.0], "gloo": [3.0]}, 300, 3
