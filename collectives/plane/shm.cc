@@ -121,7 +121,7 @@ Task ShmPlane::allgather(std::size_t element_size, const Spread& spread) {
     };
     const std::uint64_t turn = channel_.take_turns(1);
     co_await channel_.may_write(turn);
-    std::memcpy(channel_.slot(rank_, turn), at(spread.in, done, element_size), bytes(rank_));
+    if (bytes(rank_) > 0) std::memcpy(channel_.slot(rank_, turn), at(spread.in, done, element_size), bytes(rank_));
     channel_.say_written(turn);
     for (int k = 0; k < size_; ++k) {
       const int r = (rank_ + k) % size_;
@@ -205,7 +205,13 @@ std::unique_ptr<DataPlane> make_shm_plane(Transport& transport, std::string& why
   std::vector<std::size_t> sizes;
   for (const std::size_t slot : kSlotBytes) sizes.push_back(ShmChannel::segment_size(transport.size(), slot));
   auto segment = ShmSegment::make(transport, sizes, why);
-  return segment == nullptr ? nullptr : std::make_unique<ShmPlane>(ShmChannel(std::move(segment), transport));
+  return segment == nullptr ? nullptr : make_shm_plane(transport, std::move(segment));
 }
+
+std::unique_ptr<DataPlane> make_shm_plane(Transport& transport, std::unique_ptr<ShmSegment> segment) {
+  return std::make_unique<ShmPlane>(ShmChannel(std::move(segment), transport));
+}
+
+std::size_t shm_plane_bytes(int ranks) { return ShmChannel::segment_size(ranks, kSlotBytes.front()); }
 
 }  // namespace sirtaki

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "plane/data_plane.h"
+#include "plane/shm_segment.h"
 #include "transport/transport.h"
 
 namespace sirtaki {
@@ -16,5 +17,9 @@ namespace sirtaki {
 // Collective over the transport's ranks, which must share a host; blocks. Null on all ranks if there is not enough
 // shared memory; `why` then says how much was lacking and what to do.
 std::unique_ptr<DataPlane> make_shm_plane(Transport& transport, std::string& why);
+
+// Over a segment of shm_plane_bytes() that all ranks have.
+std::unique_ptr<DataPlane> make_shm_plane(Transport& transport, std::unique_ptr<ShmSegment> segment);
+std::size_t shm_plane_bytes(int ranks);
 
 }  // namespace sirtaki

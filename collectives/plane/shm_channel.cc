@@ -96,8 +96,9 @@ ShmChannel::ShmChannel(std::unique_ptr<ShmSegment> segment, Transport& transport
       slots_(segment_->bytes().data() + static_cast<std::size_t>(transport.size()) * sizeof(Counters)),
       rank_(transport.rank()),
       size_(transport.size()),
-      slot_size_((segment_->bytes().size() / static_cast<std::size_t>(size_) - sizeof(Counters)) / kSlots),
-      cores_are_free_(find_cores()) {}
+      slot_size_((segment_->bytes().size() / static_cast<std::size_t>(size_) - sizeof(Counters)) / kSlots) {
+  cores_are_free_ = find_cores();  // waits, and until then as if they were not
+}
 
 // Every rank may be bound to cores of its own, so what counts is the cores that they have together.
 bool ShmChannel::find_cores() {

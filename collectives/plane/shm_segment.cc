@@ -166,12 +166,19 @@ std::unique_ptr<ShmSegment> ShmSegment::make(Transport& transport, std::span<con
   return why.empty() ? std::move(segment) : nullptr;
 }
 
+std::unique_ptr<ShmSegment> ShmSegment::of_threads(std::shared_ptr<std::byte> memory, std::size_t size) {
+  std::unique_ptr<ShmSegment> segment(new ShmSegment({memory.get(), size}, -1));
+  segment->memory_ = std::move(memory);
+  return segment;
+}
+
 bool ShmSegment::is_let_go_by(int rank) const {
   struct flock lock = lock_of(rank, F_WRLCK);
   return fcntl(descriptor_, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
 }
 
 ShmSegment::~ShmSegment() {
+  if (memory_ != nullptr) return;
   munmap(bytes_.data(), bytes_.size());
   close(descriptor_);
 }

@@ -21,6 +21,9 @@ class ShmSegment {
   // last.
   static std::unique_ptr<ShmSegment> make(Transport& transport, std::span<const std::size_t> sizes, std::string& why);
 
+  // Memory of this process, zero at first, for ranks that are its threads: tools that look for races see through it.
+  static std::unique_ptr<ShmSegment> of_threads(std::shared_ptr<std::byte> memory, std::size_t size);
+
   ~ShmSegment();
   ShmSegment(const ShmSegment&) = delete;
   ShmSegment& operator=(const ShmSegment&) = delete;
@@ -35,6 +38,7 @@ class ShmSegment {
   ShmSegment(std::span<std::byte> bytes, int descriptor) : bytes_(bytes), descriptor_(descriptor) {}
 
   std::span<std::byte> bytes_;
+  std::shared_ptr<std::byte> memory_;  // null if mapped
   int descriptor_;  // carries this process's lock of byte `rank`, which the kernel lifts when the process ends
 };
 
