@@ -74,6 +74,15 @@ void tell_result(const SirtakiRequest& asked, Work& work) {
   });
 }
 
+void wait_for(Engine& engine, Work& work) {
+  try {
+    while (!engine.wait(work)) {
+    }
+  } catch (const Error&) {
+    engine.hurry();  // a callback of the engine's, which may not wait; `finished` is called all the same
+  }
+}
+
 void submit(const SirtakiRequest* asked) {
   std::shared_ptr<Engine> engine;
   std::shared_ptr<Work> work;
@@ -91,8 +100,15 @@ void submit(const SirtakiRequest* asked) {
   guarded(asked->finished, asked->context, start);
   if (work == nullptr) return;
   // Of the request only the function and the context are read later; the rest is the caller's again.
+  const int patience = asked->patience;
   work->then([kept = *asked](Work& done) { tell_result(kept, done); });
-  engine->hurry();
+  if (patience == kSirtakiWait) {
+    wait_for(*engine, *work);
+  } else if (patience == kSirtakiAdvance) {
+    engine->advance(*work);
+  } else {
+    engine->hurry();
+  }
 }
 
 std::int64_t answer_to(SirtakiQuestion question, int process_set) {

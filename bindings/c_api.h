@@ -25,6 +25,13 @@ enum SirtakiQuestion {
   kSirtakiQuestionCount = 6,
 };
 
+/* What the thread in submit() may spend on the request. */
+enum SirtakiPatience {
+  kSirtakiReturn = 0,  /* nothing */
+  kSirtakiAdvance = 1, /* a moment of the engine's work, if the engine sleeps: a small collective may end in it */
+  kSirtakiWait = 2,    /* submit() returns when the request has ended */
+};
+
 /* How a request ended; valid during the call that passes it. */
 struct SirtakiOutcome {
   int32_t error;
@@ -57,6 +64,7 @@ struct SirtakiRequest {
   const int64_t* splits;
   int32_t split_count;
   const char* site;
+  int32_t patience;
   void* context; /* given back to both functions */
   /* Memory for output `tensor` of this shape; any thread. */
   void* (*allocate)(void* context, int32_t tensor, int32_t dimensions, const int64_t* shape);

@@ -26,6 +26,7 @@ Code code_of(std::int32_t error) {
 }
 
 constexpr int kHost = -1;
+constexpr std::int64_t kSmall = 32 << 10;
 
 struct Element {
   TfType type;
@@ -45,6 +46,12 @@ constexpr std::array kElements{
 std::int32_t core_dtype(TfType type) {
   const auto found = std::find_if(kElements.begin(), kElements.end(), [&](const Element& e) { return e.type == type; });
   return found == kElements.end() ? -1 : static_cast<std::int32_t>(found - kElements.begin());
+}
+
+std::int64_t size_of(const SirtakiTensor& tensor) {
+  auto bytes = static_cast<std::int64_t>(kElements[static_cast<std::size_t>(tensor.dtype)].size);
+  for (int d = 0; d < tensor.dimensions; ++d) bytes *= tensor.shape[d];
+  return bytes;
 }
 
 struct TensorDeleter {
@@ -69,6 +76,7 @@ class Call {
   bool read_label(int index);
   bool prepare_output(int index);
   TensorPtr input(int index);
+  std::int32_t patience() const;
   void* allocate(std::int32_t tensor, std::int32_t dimensions, const std::int64_t* shape);
   void finish(const SirtakiOutcome& outcome);
   void set_extra_outputs(const SirtakiOutcome& outcome);
@@ -177,12 +185,22 @@ void Call::submit() {
   request.splits = splits_.data();
   request.split_count = static_cast<std::int32_t>(splits_.size());
   request.site = kernel_.site.c_str();
+  request.patience = patience();
   request.context = this;
   request.allocate = [](void* call, std::int32_t tensor, std::int32_t dimensions, const std::int64_t* shape) {
     return static_cast<Call*>(call)->allocate(tensor, dimensions, shape);
   };
   request.finished = [](void* call, const SirtakiOutcome* outcome) { static_cast<Call*>(call)->finish(*outcome); };
   core_table()->submit(&request);
+}
+
+// A thread of TensorFlow's pool gives a moment to a small collective, which often ends in it: that saves two hand-overs
+// between threads, and a graph that has just come to this op has no better use for the thread.
+std::int32_t Call::patience() const {
+  if (kernel_.eager) return kSirtakiWait;
+  std::int64_t bytes = 0;
+  for (const SirtakiTensor& tensor : tensors_) bytes += size_of(tensor);
+  return bytes <= kSmall ? kSirtakiAdvance : kSirtakiReturn;
 }
 
 // The other ranks are in this collective already: without memory of TensorFlow's it runs to its end in our own.

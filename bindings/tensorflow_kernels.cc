@@ -73,6 +73,7 @@ void* create(TF_OpKernelConstruction* construction) {
   kernel->verb = verb;
   kernel->prefix = kPrefix<verb>;
   kernel->site = attributes.text("site");
+  kernel->eager = attributes.integer("eager") != 0;
   if constexpr (verb != CoreVerb::kJoin) kernel->process_set = attributes.integer("process_set");
   if constexpr (verb == CoreVerb::kBroadcast) kernel->root = attributes.integer("root_rank");
   if constexpr (verb == CoreVerb::kAllreduce || verb == CoreVerb::kReducescatter) {

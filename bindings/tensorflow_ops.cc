@@ -17,6 +17,7 @@ constexpr const char* kProcessSet = "process_set: int = 0";
 constexpr const char* kReduceOp = "reduce_op: int = 1";
 constexpr const char* kRoot = "root_rank: int";
 constexpr const char* kSite = "site: string = ''";
+constexpr const char* kEager = "eager: int = 0";
 // The bits of a double; the default is 1.0.
 constexpr const char* kPrescale = "prescale_bits: int = 4607182418800017408";
 constexpr const char* kPostscale = "postscale_bits: int = 4607182418800017408";
@@ -104,17 +105,17 @@ void define(const char* name, Specs attributes, Specs inputs, Specs outputs, Sha
 }  // namespace
 
 void register_ops() {
-  const Specs reduction{kTensorTypes, kReduceOp, kPrescale, kPostscale, kProcessSet, kSite};
+  const Specs reduction{kTensorTypes, kReduceOp, kPrescale, kPostscale, kProcessSet, kSite, kEager};
   define("SirtakiAllreduce", reduction, {"tensors: T", kLabel}, {"results: T"}, &same_shapes);
   define("SirtakiReducescatter", reduction, {"tensors: T", kLabel}, {"results: T"}, &all_other_rows);
-  define("SirtakiAllgather", {kTensorTypes, kProcessSet, kSite}, {"tensors: T", kLabel}, {"results: T"},
+  define("SirtakiAllgather", {kTensorTypes, kProcessSet, kSite, kEager}, {"tensors: T", kLabel}, {"results: T"},
          &all_other_rows);
-  define("SirtakiBroadcast", {kTensorTypes, kRoot, kProcessSet, kSite}, {"tensors: T", kLabel}, {"results: T"},
+  define("SirtakiBroadcast", {kTensorTypes, kRoot, kProcessSet, kSite, kEager}, {"tensors: T", kLabel}, {"results: T"},
          &same_shapes);
-  define("SirtakiAlltoall", {kTensorType, kProcessSet, kSite}, {"tensor: T", "splits: int32", kLabel},
+  define("SirtakiAlltoall", {kTensorType, kProcessSet, kSite, kEager}, {"tensor: T", "splits: int32", kLabel},
          {"result: T", "received_splits: int32"}, &alltoall_shapes);
-  define("SirtakiBarrier", {kProcessSet, kSite}, {kLabel}, {}, &no_output);
-  define("SirtakiJoin", {kSite}, {kLabel}, {"last_rank: int32"}, &one_scalar);
+  define("SirtakiBarrier", {kProcessSet, kSite, kEager}, {kLabel}, {}, &no_output);
+  define("SirtakiJoin", {kSite, kEager}, {kLabel}, {"last_rank: int32"}, &one_scalar);
   define("SirtakiTopology", {"question: int", kProcessSet}, {}, {"answer: int32"}, &one_scalar);
 }
 

@@ -24,6 +24,8 @@ constexpr std::chrono::seconds kIdleLookWithBells{60};
 constexpr std::chrono::milliseconds kLongestNapWithBells{4};
 // Of a thread that helps: until it looks for signals.
 constexpr std::chrono::milliseconds kHelperPatience{100};
+// Of a thread that may not wait.
+constexpr std::chrono::microseconds kMoment{100};
 constexpr std::chrono::seconds kFarewell{2};
 constexpr std::chrono::seconds kLastResort{5};
 
@@ -115,8 +117,9 @@ std::shared_ptr<Work> Engine::submit(int group, Request request, std::vector<Add
   return work;
 }
 
-std::shared_ptr<Work> Engine::submit_quietly(int group, Request request, std::vector<Address> addresses) {
-  return enqueue(group, std::move(request), std::move(addresses), nullptr);
+std::shared_ptr<Work> Engine::submit_quietly(int group, Request request, std::vector<Address> addresses,
+                                             std::function<void*(std::size_t, const Shape&)> allocate) {
+  return enqueue(group, std::move(request), std::move(addresses), std::move(allocate));
 }
 
 std::shared_ptr<Work> Engine::enqueue(int group, Request request, std::vector<Address> addresses,
@@ -196,15 +199,14 @@ void Engine::fill_in(const ProcessSet& set, Request& request) const {
 
 bool Engine::wait(Work& work, bool may_help) {
   if (work.done()) return true;
-  const auto self = std::this_thread::get_id();
-  if (holder_.load() == self || thread_.get_id() == self) {
+  if (is_engines_own(std::this_thread::get_id())) {
     throw Error(ErrorKind::kPrecondition,
                 "a collective was waited for in a callback of the engine, which could then never complete it");
   }
   if (may_help) {
     const Role role(role_, std::try_to_lock);
     if (role.owns_lock() && !over_) {
-      help(work);
+      help(work, kHelperPatience, true);
       return work.done();
     }
   }
@@ -212,14 +214,28 @@ bool Engine::wait(Work& work, bool may_help) {
   return work.wait();
 }
 
-// With the role, on a thread of the user's. Comes back when the work is done, or when the engine's thread can do better.
-void Engine::help(Work& work) {
+void Engine::advance(Work& work) {
+  if (work.done()) return;
+  if (!is_engines_own(std::this_thread::get_id())) {
+    const Role role(role_, std::try_to_lock);
+    if (role.owns_lock() && !over_) help(work, kMoment, false);
+  }
+  if (!work.done()) hurry();
+}
+
+bool Engine::is_engines_own(std::thread::id thread) const {
+  return holder_.load() == thread || thread_.get_id() == thread;
+}
+
+// With the role, on a thread of the user's. Comes back when the work is done, or when the engine's thread can do
+// better.
+void Engine::help(Work& work, std::chrono::nanoseconds patience, bool may_sleep) {
   holder_ = std::this_thread::get_id();
   const std::uint32_t rings_before = doorbell_.rings();
   doorbell_.get_up();
   try {
-    const auto until = Clock::now() + kHelperPatience;
-    while (!work.done() && Clock::now() < until && help_once(work)) {
+    const auto until = Clock::now() + patience;
+    while (!work.done() && Clock::now() < until && help_once(work, may_sleep)) {
     }
     hand_back(rings_before);
   } catch (const Error& error) {
@@ -231,11 +247,11 @@ void Engine::help(Work& work) {
 }
 
 // False if there is nothing more to do for this thread.
-bool Engine::help_once(Work& work) {
+bool Engine::help_once(Work& work, bool may_sleep) {
   if (step()) return true;
   const Outlook now = outlook();
   if (backoff_.spin(now.moving_data)) return true;
-  if (!now.wakes) return false;
+  if (!may_sleep || !now.wakes) return false;
   const std::uint32_t heard = doorbell_.lie_down(Rest::kHelper);
   Wake wake = Wake::kWoken;
   if (!step() && !work.done()) wake = doorbell_.sleep(Rest::kHelper, heard, kHelperPatience);
@@ -538,6 +554,9 @@ void Engine::on_finished(int group, Submission& submission, Result result, const
     const std::lock_guard lock(mutex_);
     const auto set = sets_.find(group);
     if (set != sets_.end()) set->second.names.erase({submission.request.name, submission.request.sequence});
+    // Ranks have made unequal numbers of calls when all have joined, and begin to count anew.
+    if (submission.request.verb == Verb::kJoin && error == nullptr && set != sets_.end())
+      std::ranges::fill(set->second.counters, 0);
   }
   if (error != nullptr) {
     submission.work->fail(*error);

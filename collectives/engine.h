@@ -43,13 +43,17 @@ class Engine final : private GroupOwner {
   // is numbered. Of add_process_set, splits are the global ranks; of remove_process_set, the id.
   std::shared_ptr<Work> submit(int group, Request request, std::vector<Address> addresses,
                                std::function<void*(std::size_t, const Shape&)> allocate = nullptr);
-  // The same without waking the engine, for a caller that calls wait() or hurry() right afterwards.
-  std::shared_ptr<Work> submit_quietly(int group, Request request, std::vector<Address> addresses);
+  // The same without waking the engine, for a caller that calls wait(), advance() or hurry() right afterwards.
+  std::shared_ptr<Work> submit_quietly(int group, Request request, std::vector<Address> addresses,
+                                       std::function<void*(std::size_t, const Shape&)> allocate = nullptr);
 
   // Any thread: blocks until the work is done. False if a signal may have come: look after it and call again, without
   // `help`. A thread that would only sleep does the engine's work itself if the engine sleeps: a small collective then
   // costs no hand-over between threads.
   bool wait(Work& work, bool help = true);
+  // Any thread that may not wait: does the engine's work for a moment if the engine sleeps, and wakes it if that was
+  // not enough.
+  void advance(Work& work);
   // Somebody wants a work soon: the engine should not nap for long.
   void hurry() { doorbell_.ring(true); }
 
@@ -94,8 +98,9 @@ class Engine final : private GroupOwner {
   bool step();
   Outlook outlook() const;
   void rest(Role& role);
-  void help(Work& work);
-  bool help_once(Work& work);
+  bool is_engines_own(std::thread::id thread) const;
+  void help(Work& work, std::chrono::nanoseconds patience, bool may_sleep);
+  bool help_once(Work& work, bool may_sleep);
   void hand_back(std::uint32_t rings_before);
   void record(const Error& error);
   void take_in_queue();

@@ -41,6 +41,11 @@ def single(x):
     return sirtaki.tensorflow.allreduce(x, name="single")
 
 
+@tf.function
+def nothing(x):
+    return x + 1.0
+
+
 def repeated(call):
     return lambda: [call() for _ in range(arguments.repeats)]
 
@@ -49,7 +54,9 @@ KINDS = {
     "torch": repeated(lambda: sirtaki.torch.allreduce(dense, name="torch")),
     "TensorFlow, in a graph": lambda: chain(tensor),
     "TensorFlow, a function of one": repeated(lambda: single(tensor)),
+    "  an addition, a function of one": repeated(lambda: nothing(tensor)),
     "TensorFlow, eager": repeated(lambda: sirtaki.tensorflow.allreduce(tensor)),
+    "  an addition, eager": repeated(lambda: tensor + 1.0),
 }
 
 times = {name: [] for name in KINDS}
@@ -67,4 +74,4 @@ if sirtaki.tensorflow.rank() == 0:
     base = statistics.median(times["torch"])
     for name, values in times.items():
         median = statistics.median(values)
-        print(f"  {name:30} best {min(values):8.1f}   median {median:8.1f}   {median / base:5.2f} x torch")
+        print(f"  {name:34} best {min(values):8.1f}   median {median:8.1f}   {median / base:5.2f} x torch")

@@ -26,11 +26,16 @@ def test_uneven_batches_with_batch_norm(rank_count):
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.01), model.named_parameters())
     for _ in range(4 + hvd.rank()):
+        hvd.allreduce(torch.ones(2))
         optimizer.zero_grad()
         model(torch.randn(6, 3)).square().mean().backward()
         optimizer.step()
     assert hvd.join() == rank_count - 1
     hvd.broadcast_parameters(model.state_dict(), rank_count - 1)
+    # The ranks have made unequal numbers of calls without a name, and still meet, gradients included.
+    x = torch.ones(1, requires_grad=True)
+    hvd.allreduce(x, op=hvd.Sum).sum().backward()
+    assert x.grad.item() == rank_count
     sums = hvd.allgather_object(float(sum(p.double().sum() for p in model.parameters())))
     assert sums == [sums[0]] * rank_count
 

@@ -59,7 +59,7 @@ REFUSED = {
 }
 
 
-@ranks(1, 2)
+@ranks(2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("what", REFUSED)
 def test_refused_when_it_runs(rank_count, what, mode):

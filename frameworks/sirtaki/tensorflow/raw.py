@@ -48,6 +48,11 @@ def real(bits: int) -> float:
     return struct.unpack("<d", struct.pack("<q", bits))[0]
 
 
+def _circumstances() -> dict[str, Any]:
+    """Where the program asked, and whether the thread that runs the op will only wait for it."""
+    return {"site": call_site(), "eager": int(tf.executing_eagerly())}
+
+
 def _free_of_order(made: tf.Tensor) -> None:
     """Lets a graph run this op as soon as its inputs are there: collectives that wait for each other would hang."""
     if tf.executing_eagerly():
@@ -60,7 +65,7 @@ def _free_of_order(made: tf.Tensor) -> None:
 def allreduce(tensors: Sequence[tf.Tensor], name: str | None, how: Reduction, **scope: bool) -> list[tf.Tensor]:
     refuse_xla()
     called = label(name, "allreduce", **scope)
-    results = ops.sirtaki_allreduce(tensors=tensors, label=called, site=call_site(), **how.attributes())
+    results = ops.sirtaki_allreduce(tensors=tensors, label=called, **_circumstances(), **how.attributes())
     _free_of_order(results[0])
     return results
 
@@ -68,7 +73,7 @@ def allreduce(tensors: Sequence[tf.Tensor], name: str | None, how: Reduction, **
 def allgather(tensors: Sequence[tf.Tensor], name: str | None, group: int, **scope: bool) -> list[tf.Tensor]:
     refuse_xla()
     called = label(name, "allgather", **scope)
-    results = ops.sirtaki_allgather(tensors=tensors, label=called, process_set=group, site=call_site())
+    results = ops.sirtaki_allgather(tensors=tensors, label=called, process_set=group, **_circumstances())
     _free_of_order(results[0])
     return results
 
@@ -76,7 +81,9 @@ def allgather(tensors: Sequence[tf.Tensor], name: str | None, group: int, **scop
 def broadcast(tensors: Sequence[tf.Tensor], root: int, name: str | None, group: int, **scope: bool) -> list[tf.Tensor]:
     refuse_xla()
     called = label(name, "broadcast", **scope)
-    results = ops.sirtaki_broadcast(tensors=tensors, label=called, root_rank=root, process_set=group, site=call_site())
+    results = ops.sirtaki_broadcast(
+        tensors=tensors, label=called, root_rank=root, process_set=group, **_circumstances()
+    )
     _free_of_order(results[0])
     return results
 
@@ -87,7 +94,7 @@ def alltoall(
     """splits: int32, empty for equal parts. Result: (output, received_splits)."""
     refuse_xla()
     called = label(name, "alltoall", **scope)
-    result = ops.sirtaki_alltoall(tensor=tensor, splits=splits, label=called, process_set=group, site=call_site())
+    result = ops.sirtaki_alltoall(tensor=tensor, splits=splits, label=called, process_set=group, **_circumstances())
     _free_of_order(result[0])
     return result[0], result[1]
 
@@ -95,7 +102,7 @@ def alltoall(
 def reducescatter(tensors: Sequence[tf.Tensor], name: str | None, how: Reduction, **scope: bool) -> list[tf.Tensor]:
     refuse_xla()
     called = label(name, "reducescatter", **scope)
-    results = ops.sirtaki_reducescatter(tensors=tensors, label=called, site=call_site(), **how.attributes())
+    results = ops.sirtaki_reducescatter(tensors=tensors, label=called, **_circumstances(), **how.attributes())
     _free_of_order(results[0])
     return results
 
@@ -103,13 +110,13 @@ def reducescatter(tensors: Sequence[tf.Tensor], name: str | None, how: Reduction
 def barrier(group: int) -> Any:
     """Keeps its place in the program: ops with side effects that come before it run before it."""
     refuse_xla()
-    return ops.sirtaki_barrier(label=label(None, "barrier"), process_set=group, site=call_site())
+    return ops.sirtaki_barrier(label=label(None, "barrier"), process_set=group, **_circumstances())
 
 
 def join() -> tf.Tensor:
     """The last rank to join, int32. Keeps its place in the program."""
     refuse_xla()
-    return ops.sirtaki_join(label=label(None, "join"), site=call_site())
+    return ops.sirtaki_join(label=label(None, "join"), **_circumstances())
 
 
 def ask(question: str, group: int = 0, name: str | None = None) -> tf.Tensor:

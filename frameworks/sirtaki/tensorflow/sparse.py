@@ -49,7 +49,8 @@ def reduce_slices(
     def called(what: str) -> str | None:
         return None if name is None else f"{name}.{what}"
 
-    (gathered,) = raw.allgather([own.indices], called("indices"), how.group, **scope)
+    # On the wire always int64: a rank that has no gradient does not know which dtype the others' indices have.
+    (gathered,) = raw.allgather([tf.cast(own.indices, tf.int64)], called("indices"), how.group, **scope)
 
     def by_rows() -> tuple[tf.Tensor, tf.Tensor]:
         wire, ctx = compression.compress(own.values)
@@ -71,7 +72,7 @@ def reduce_slices(
     else:
         too_many = tf.size(gathered, tf.int64) > tf.cast(slices.dense_shape[0], tf.int64)
         values, indices = _choose(too_many, by_table, by_rows)
-    return tf.IndexedSlices(values, indices, slices.dense_shape)
+    return tf.IndexedSlices(values, tf.cast(indices, slices.indices.dtype), slices.dense_shape)
 
 
 def _choose(condition: tf.Tensor, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from sirtaki import naming
 from sirtaki.call_site import call_site
 from sirtaki.native import core
 from sirtaki.torch.handles import submit
@@ -141,4 +142,5 @@ def join() -> int:
     """Blocks until every rank has called it; the last one's rank."""
     work = core.submit(core.VERBS["join"], "", [], site=call_site(), awaited=True)
     work.wait()
+    naming.reset()  # as the core does with its own numbers: ranks have made unequal numbers of calls
     return work.value()

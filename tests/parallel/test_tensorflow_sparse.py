@@ -1,0 +1,103 @@
+"""C27: IndexedSlices: duplicates merged first, sent as a table once that is less, equal to the dense result."""
+
+import logging
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from ranks import ranks
+from tensorflow_references import MODES, in_mode
+
+import sirtaki.tensorflow as hvd
+
+
+def dense(slices: tf.IndexedSlices) -> list:
+    return tf.convert_to_tensor(slices).numpy().tolist()
+
+
+@ranks(2, 3)
+@pytest.mark.parametrize("mode", MODES)
+def test_sum_and_average(rank_count, mode):
+    """Row 0 twice on every rank; row `rank` once."""
+
+    def call(op):
+        values = tf.constant([[1.0, 2.0], [1.0, 2.0], [5.0, 6.0]])
+        slices = tf.IndexedSlices(values, tf.constant([0, 0, hvd.rank()], tf.int64), tf.constant([20, 2], tf.int64))
+        return hvd.allreduce(slices, op=op)
+
+    expected = np.zeros((20, 2))
+    for rank in range(rank_count):
+        expected[0] += [2.0, 4.0]
+        expected[rank] += [5.0, 6.0]
+    for op, divisor in ((hvd.Sum, 1), (hvd.Average, rank_count)):
+        result = in_mode(mode, lambda op=op: call(op))()
+        assert isinstance(result, tf.IndexedSlices)
+        assert sorted(result.indices.numpy().tolist()) == list(range(rank_count))
+        np.testing.assert_allclose(dense(result), expected / divisor)
+
+
+@ranks(2)
+@pytest.mark.parametrize("mode", MODES)
+def test_no_rows_on_one_rank_and_mixed_lists(rank_count, mode):
+    def call():
+        rows = 2 * hvd.rank()
+        slices = tf.IndexedSlices(tf.ones([rows, 3]), tf.range(rows), tf.constant([8, 3]))
+        return hvd.grouped_allreduce([tf.ones(2), slices, tf.ones([])], op=hvd.Sum, compression=hvd.Compression.fp16)
+
+    first, slices, last = in_mode(mode, call)()
+    assert first.numpy().tolist() == [2.0, 2.0] and float(last) == 2.0
+    assert dense(slices) == [[1.0] * 3] * 2 + [[0.0] * 3] * 6
+
+
+@ranks(2)
+@pytest.mark.parametrize("mode", MODES)
+def test_one_line_when_it_becomes_dense(rank_count, mode, caplog):
+    """Each rank holds 3 different rows of 5."""
+    name = f"table {mode}"
+
+    def call():
+        indices = tf.constant([0, 1, 2 + hvd.rank()])
+        slices = tf.IndexedSlices(tf.ones([3, 2]) * (hvd.rank() + 1), indices, tf.constant([5, 2]))
+        return hvd.allreduce(slices, op=hvd.Sum, name=name)
+
+    call = in_mode(mode, call)
+    with caplog.at_level(logging.WARNING, logger="sirtaki.tensorflow"):
+        for _ in range(3):
+            result = call()
+    assert dense(result) == [[3.0, 3.0], [3.0, 3.0], [1.0, 1.0], [2.0, 2.0], [0.0, 0.0]]
+    assert sorted(result.indices.numpy().tolist()) == [0, 1, 2, 3]
+    assert len([r for r in caplog.records if "dense" in r.getMessage()]) == 1
+
+
+@ranks(2)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("as_dense", (False, True))
+def test_tied_embedding(rank_count, mode, as_dense):
+    """30,000 x 64, tied to the output layer, against the dense sum of both ranks' gradients."""
+    table = tf.Variable(tf.random.stateless_normal([30000, 64], [1, 2]))
+
+    def loss(rank):
+        picked = tf.random.stateless_uniform([20], [rank, 5], maxval=30000, dtype=tf.int32)
+        return tf.reduce_mean(tf.square(tf.matmul(tf.gather(table, picked), table[:100], transpose_b=True)))
+
+    def step():
+        with tf.GradientTape() as tape:
+            value = loss(hvd.rank())
+        tape = hvd.DistributedGradientTape(tape, sparse_as_dense=as_dense)
+        return tf.convert_to_tensor(tape.gradient(value, table))
+
+    with tf.GradientTape() as tape:
+        total = (loss(0) + loss(1)) / 2
+    expected = tf.convert_to_tensor(tape.gradient(total, table))
+    np.testing.assert_allclose(in_mode(mode, step)(), expected, rtol=1e-4, atol=1e-7)
+
+
+@ranks(2)
+def test_embedding_used_on_one_rank_only(rank_count):
+    """In eager mode the other rank learns that the gradient is sparse without having one."""
+    table, other = tf.Variable(tf.ones([10, 2])), tf.Variable(tf.ones([2]))
+    with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+        loss = tf.reduce_sum(tf.gather(table, [3])) if hvd.rank() == 0 else tf.reduce_sum(other)
+    slices, grad = tape.gradient(loss, [table, other])
+    assert isinstance(slices, tf.IndexedSlices) and dense(slices)[3] == [0.5, 0.5]
+    assert grad.numpy().tolist() == [0.5, 0.5]
