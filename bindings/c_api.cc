@@ -22,8 +22,8 @@ SirtakiError number_of(ErrorKind kind) {
 }
 
 template <class Callback>
-void tell_failure(Callback callback, void* context, SirtakiError kind, const char* message) {
-  const SirtakiOutcome outcome{kind, message, 0, nullptr, 0};
+void tell_failure(Callback callback, void* context, SirtakiError kind, const char* message, bool abandoned = false) {
+  const SirtakiOutcome outcome{kind, message, 0, nullptr, 0, abandoned ? 1 : 0};
   callback(context, &outcome);
 }
 
@@ -66,12 +66,14 @@ Request request_of(const SirtakiRequest& asked) {
 }
 
 void tell_result(const SirtakiRequest& asked, Work& work) {
-  guarded(asked.finished, asked.context, [&] {
+  try {
     const Result& result = work.result();
     const auto splits = static_cast<std::int32_t>(result.received_splits.size());
-    const SirtakiOutcome outcome{kSirtakiOk, "", result.value, result.received_splits.data(), splits};
+    const SirtakiOutcome outcome{kSirtakiOk, "", result.value, result.received_splits.data(), splits, 0};
     asked.finished(asked.context, &outcome);
-  });
+  } catch (const Error& error) {
+    tell_failure(asked.finished, asked.context, number_of(error.kind()), error.what(), work.abandoned());
+  }
 }
 
 void wait_for(Engine& engine, Work& work) {
@@ -137,7 +139,7 @@ void ask(std::int32_t question, std::int32_t process_set, void* context,
          void (*answer)(void* context, const SirtakiOutcome* outcome)) {
   guarded(answer, context, [&] {
     const auto value = answer_to(checked<SirtakiQuestion>(question, kSirtakiQuestionCount, "question"), process_set);
-    const SirtakiOutcome outcome{kSirtakiOk, "", value, nullptr, 0};
+    const SirtakiOutcome outcome{kSirtakiOk, "", value, nullptr, 0, 0};
     answer(context, &outcome);
   });
 }

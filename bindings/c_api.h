@@ -39,6 +39,7 @@ struct SirtakiOutcome {
   int64_t value;                  /* join: the last rank; a question: its answer */
   const int64_t* received_splits; /* alltoall: the rows that came from each rank */
   int32_t received_split_count;
+  int32_t abandoned; /* the request's memory may still be written to, so never free it */
 };
 
 struct SirtakiTensor {

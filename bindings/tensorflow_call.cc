@@ -219,7 +219,7 @@ void* Call::allocate(std::int32_t tensor, std::int32_t dimensions, const std::in
 
 void Call::finish(const SirtakiOutcome& outcome) {
   std::unique_ptr<Call> self(this);
-  const bool abandoned = outcome.error == kSirtakiAborted;
+  const bool abandoned = outcome.abandoned != 0;
   if (outcome.error != kSirtakiOk) {
     fail(context_, outcome);
   } else {
@@ -249,11 +249,18 @@ void Call::write_int32(int output, const std::int64_t* values, int count, bool s
 
 void start_call(const Kernel& kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
   auto call = std::make_unique<Call>(kernel, context, done);
-  if (call->read_inputs()) {
+  if (core_table() == nullptr) {
+    fail_unconnected(context);
+    call->end();
+  } else if (call->read_inputs()) {
     call.release()->submit();  // which ends by finish(), where it is taken back
   } else {
     call->end();
   }
+}
+
+void fail_unconnected(TF_OpKernelContext* context) {
+  fail(context, {kSirtakiPrecondition, "import sirtaki.tensorflow before its ops run", 0, nullptr, 0, 0});
 }
 
 void fail(TF_OpKernelContext* context, const SirtakiOutcome& outcome) {

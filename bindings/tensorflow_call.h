@@ -36,5 +36,6 @@ void start_call(const Kernel& kernel, TF_OpKernelContext* context, TF_AsyncOpKer
 
 // Makes the op raise the outcome's error.
 void fail(TF_OpKernelContext* context, const SirtakiOutcome& outcome);
+void fail_unconnected(TF_OpKernelContext* context);
 
 }  // namespace sirtaki::tensorflow

@@ -120,6 +120,10 @@ void answer(void* context, const SirtakiOutcome* outcome) {
 }
 
 void compute_answer(void* opaque, TF_OpKernelContext* context) {
+  if (core_table() == nullptr) {
+    fail_unconnected(context);
+    return;
+  }
   const auto& kernel = *static_cast<const Kernel*>(opaque);
   core_table()->ask(static_cast<std::int32_t>(kernel.question), static_cast<std::int32_t>(kernel.process_set), context,
                     &answer);

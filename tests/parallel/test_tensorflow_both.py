@@ -1,6 +1,10 @@
 """torch and TensorFlow in one process share one engine."""
 
-from jobs import run_script
+import sys
+import tempfile
+from pathlib import Path
+
+from jobs import kill, run_script, start
 
 
 def test_torch_and_tensorflow_in_one_process():
@@ -33,3 +37,16 @@ def test_torch_and_tensorflow_in_one_process():
         limit=120,
     )
     assert ended.code == 0 and ended.output.count("one engine") == 2, ended.output
+
+
+def test_latency_example():
+    program = Path(__file__).parents[2] / "examples/tensorflow_latency.py"
+    with tempfile.NamedTemporaryFile() as output:
+        job = start(2, [sys.executable, str(program), "--repeats", "3", "--rounds", "2"], Path(output.name))
+        try:
+            assert job.wait(120) == 0, Path(output.name).read_text()
+        finally:
+            kill(job)
+        lines = Path(output.name).read_text().splitlines()
+    assert lines[0].startswith("1024 bytes on 2 ranks")
+    assert sum("x torch" in line for line in lines) == 6

@@ -160,3 +160,23 @@ def test_job_fails_within_a_graph():
     )
     assert "caught" in ended.output and "True" in ended.output, ended.output
     assert "FailedPreconditionError" in ended.output or "UnknownError" in ended.output, ended.output
+
+
+def test_ops_without_the_package():
+    """The library alone, as a program that loads a saved graph might have it, refuses to run and says what to do."""
+    ended = run_script(
+        1,
+        """
+        import tensorflow as tf, pathlib, sirtaki
+        ops = tf.load_op_library(str(pathlib.Path(sirtaki.__file__).parent / "_tensorflow_ops.so"))
+        for call in (
+            lambda: ops.sirtaki_allreduce(tensors=[tf.ones(2)], label=tf.constant([], tf.uint8)),
+            lambda: ops.sirtaki_topology(question=0),
+        ):
+            try:
+                call()
+            except tf.errors.FailedPreconditionError as error:
+                print("refused" if "import sirtaki.tensorflow" in str(error) else error)
+        """,
+    )
+    assert ended.code == 0 and ended.output.count("refused") == 2, ended.output

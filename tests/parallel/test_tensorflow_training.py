@@ -115,6 +115,18 @@ def test_v1_optimizer_equals_serial(rank_count, mode, passes):
 
 
 @ranks(2)
+def test_gradients_of_some_passes_only(rank_count):
+    """a has a gradient in the first pass of each step, b in the second, on both ranks."""
+    a, b = tf.Variable([10.0]), tf.Variable([10.0])
+    optimizer = hvd.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(1.0), backward_passes_per_step=2)
+    for _ in range(3):
+        for used in (a, b):
+            pairs = optimizer.compute_gradients(lambda used=used: used * (hvd.rank() + 1.0), var_list=[a, b])
+            optimizer.apply_gradients(pairs)
+    assert a.numpy() == b.numpy() == [10.0 - 3 * 1.5]
+
+
+@ranks(2)
 @pytest.mark.parametrize("mode", MODES)
 def test_unused_variables(rank_count, mode):
     """C43: a is used on rank 0 only, b on rank 1 only, c nowhere."""

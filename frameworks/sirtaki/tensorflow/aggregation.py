@@ -44,10 +44,10 @@ class LocalGradientAggregationHelper:
         grads = [self._dense(grad) for grad in grads]
         if self._passes == 1:
             return self._reduce(grads, list(variables))
-        places = [i for i, grad in enumerate(grads) if grad is not None]
         with tf.init_scope():
-            self._make_variables(places, grads, variables)
-        sums = [self._sums[i].assign_add(grads[i]) for i in places]
+            self._make_variables(variables)
+        places = sorted(self._sums)
+        sums = [self._added(i, grads[i]) for i in places]
         with tf.control_dependencies(sums):
             count = self.counter.assign_add(1)
         totals = tf.cond(
@@ -82,12 +82,16 @@ class LocalGradientAggregationHelper:
             )
         return tf.convert_to_tensor(grad) if self._sparse_as_dense else grad
 
-    def _make_variables(self, places: list[int], grads: list[Any], variables: Sequence[Any]) -> None:
+    def _added(self, place: int, grad: Any) -> Any:
+        return tf.identity(self._sums[place]) if grad is None else self._sums[place].assign_add(grad)
+
+    def _make_variables(self, variables: Sequence[Any]) -> None:
+        """For all variables: those without a gradient may get one in another pass, or have one on another rank."""
         if self.counter is None:
             self.counter = tf.Variable(0, trainable=False, dtype=tf.int64, name="aggregation_counter")
-        for i in places:
-            if i not in self._sums:
-                zeros = tf.zeros(variables[i].shape, grads[i].dtype)
+        for i, variable in enumerate(variables):
+            if tf.as_dtype(variable.dtype).is_floating and i not in self._sums:
+                zeros = tf.zeros(variable.shape, variable.dtype)
                 self._sums[i] = tf.Variable(zeros, trainable=False, name=f"aggregated_gradient_{i}")
 
     def _step(self, places: list[int], sums: list[Any], variables: list[Any]) -> list[Any]:
