@@ -20,7 +20,7 @@ constexpr std::array<std::size_t, 3> kSlotBytes = {512 << 10, 128 << 10, 64 << 1
 constexpr std::size_t kPieceBytes = std::size_t{64} << 10;  // stays in a core's cache while it is handed around
 constexpr std::size_t kPieceBytesOfMany = std::size_t{128} << 10;
 constexpr std::size_t kManyBytes = std::size_t{1} << 20;  // from here on there are pieces enough to fill the pipeline
-constexpr std::size_t kOneShotBytes = std::size_t{8} << 10;
+constexpr std::size_t kOneShotBytes = std::size_t{2} << 10;
 constexpr std::int64_t kLine = 64;
 
 std::byte* at(void* base, std::int64_t index, std::size_t size) {

@@ -139,6 +139,8 @@ Task shm_allreduce_at_once(ShmChannel& channel, Reduction reduction, std::span<c
 }
 
 // A pipeline of three stages: while a piece is copied in, the one before is reduced and the one before that copied out.
+// So a rank that has written in turn t is done with turn t - 3, and one that has reduced in turn t with turn t - 2;
+// it publishes what it is done with when it writes next, which is early enough with four slots.
 Task shm_allreduce_in_pieces(ShmChannel& channel, Reduction reduction, std::span<const Segment> segments,
                              std::size_t piece_bytes) {
   const PieceWalk walk(
@@ -156,14 +158,16 @@ Task shm_allreduce_in_pieces(ShmChannel& channel, Reduction reduction, std::span
     if (step >= 1 && step < count + 1) {
       const std::uint64_t turn = first + step - 1;
       co_await channel.all_written(turn);
+      if (turn >= 2) channel.know_all_done_before(turn - 2);
       reducer.reduce_own_part(pieces[step - 1], turn);
       channel.say_reduced(turn);
     }
     if (step >= 2) {
       const std::uint64_t turn = first + step - 2;
       co_await channel.all_reduced(turn);
+      if (turn >= 1) channel.know_all_done_before(turn - 1);
       reducer.copy_out_from_others(pieces[step - 2], turn);
-      channel.say_done(turn);
+      channel.note_done(turn);
     }
   }
 }

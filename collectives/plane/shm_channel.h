@@ -12,6 +12,7 @@
 
 #include <sys/types.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -66,7 +67,7 @@ class ShmChannel {
   // it before that: they need it only kSlots turns later.
   void note_done(std::uint64_t turn) { done_ = turn + 1; }
   // For a collective of which it follows that all ranks are done with the turns before this one.
-  void know_all_done_before(std::uint64_t turn) { all_done_ = turn; }
+  void know_all_done_before(std::uint64_t turn) { all_done_ = std::max(all_done_, turn); }
 
  private:
   // On its own pair of cache lines, since processors fetch lines in pairs.
