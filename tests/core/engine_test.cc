@@ -480,6 +480,32 @@ void several_threads_may_submit() {
   });
 }
 
+// Nobody waits here: the threads that submit do the engines' work a moment at a time, and the callback tells the end.
+void advancing_ends_small_collectives() {
+  run_ranks(2, [](Engine& engine, int) {
+    for (int i = 0; i < 100; ++i) {
+      std::vector<float> data(4, 1.0F);
+      std::atomic<bool> ended{false};
+      Request request = request_of(Verb::kAllreduce, "small", {4});
+      const auto work = engine.submit_quietly(0, std::move(request), {{data.data(), data.data()}});
+      work->then([&ended](Work&) { ended = true; });
+      while (!ended) engine.advance(*work);
+      check_equal(data[3], 2.0F, "sum");
+    }
+  });
+}
+
+void numbers_start_anew_when_all_have_joined() {
+  run_ranks(2, [](Engine& engine, int rank) {
+    std::vector<float> data(1, 1.0F);
+    for (int i = 0; i < 1 + 2 * rank; ++i) wait(allreduce(engine, data, ""));
+    wait(plain(engine, Verb::kJoin));
+    data[0] = 1.0F;
+    wait(allreduce(engine, data, ""));
+    check_equal(data[0], 2.0F, "sum after join");
+  });
+}
+
 }  // namespace
 }  // namespace sirtaki::testing
 
@@ -504,4 +530,6 @@ int main() {
   different_programs_do_not_start();
   a_rank_that_never_comes_is_named();
   several_threads_may_submit();
+  advancing_ends_small_collectives();
+  numbers_start_anew_when_all_have_joined();
 }

@@ -28,8 +28,8 @@ def requirements(*groups: str) -> list[Requirement]:
     return [one for one in map(Requirement, texts) if one.marker is None or one.marker.evaluate()]
 
 
-def compiled_module() -> Path:
-    (file,) = Path(sirtaki.__file__).parent.glob("_core.*.so")
+def compiled_module(pattern: str) -> Path:
+    (file,) = Path(sirtaki.__file__).parent.glob(pattern)
     return file
 
 
@@ -45,8 +45,10 @@ def test_cmake_looks_for_no_framework_and_no_mpi() -> None:
     assert not re.search(r"\b(torch|tensorflow|cuda|nccl|mpicc|execute_process)\b", text, re.IGNORECASE)
 
 
-def test_compiled_module_is_linked_to_the_system_alone() -> None:
-    dump = subprocess.run(["readelf", "-d", str(compiled_module())], capture_output=True, text=True, check=True).stdout
+@pytest.mark.parametrize("pattern", ["_core.*.so", "_tensorflow_ops.so"])
+def test_compiled_modules_are_linked_to_the_system_alone(pattern: str) -> None:
+    file = str(compiled_module(pattern))
+    dump = subprocess.run(["readelf", "-d", file], capture_output=True, text=True, check=True).stdout
     needed = re.findall(r"\(NEEDED\).*\[(.+)\]", dump)
     assert needed
     system = r"(libstdc\+\+|libm|libgcc_s|libc|libdl|libpthread|librt|ld-linux-[\w-]+)\.so\.\d+"
