@@ -32,7 +32,9 @@ class Agreements:
     def __init__(self) -> None:
         self._by_variables: dict[Hashable, list[int]] = {}
 
-    def of_graph(self, variables: Sequence[Hashable], names: Sequence[str], kinds: Sequence[int], group: int) -> list[int]:
+    def of_graph(
+        self, variables: Sequence[Hashable], names: Sequence[str], kinds: Sequence[int], group: int
+    ) -> list[int]:
         """As agreed_kinds, once for each list of variables. RuntimeError for a gradient that nobody had then."""
         key = (group, *variables)
         if key not in self._by_variables:

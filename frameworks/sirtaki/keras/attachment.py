@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
@@ -138,7 +139,7 @@ def _units(attachment: Attachment, numbers: list[int], keys: list[Any], in_graph
         parts = min(attachment.options.group_count, len(numbers)) or 1
         size, larger = divmod(len(numbers), parts)
         bounds = [part * size + min(part, larger) for part in range(parts + 1)]
-        units = [numbers[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+        units = [numbers[a:b] for a, b in itertools.pairwise(bounds)]
     else:
         place = {keys[i]: i for i in numbers}
         units = [[place.pop(key) for key in group if key in place] for group in attachment.groups]

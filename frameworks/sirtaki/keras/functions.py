@@ -59,9 +59,7 @@ def reducescatter(
     return backends.load().reducescatter(value, name=name, op=op, process_set=process_set)
 
 
-def broadcast_variables(
-    variables: Sequence[Any], root_rank: int, process_set: ProcessSet = global_process_set
-) -> None:
+def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: ProcessSet = global_process_set) -> None:
     """Overwrites each variable with the root's value, all in flight at once. For programs without fit().
 
     variables: Keras variables or the backend's, the same number, shapes and dtypes on every rank.

@@ -1,7 +1,7 @@
 """The two places where Keras itself must know of distributed optimizers.
 
 compile() wraps an optimizer by itself in a LossScaleOptimizer under mixed_float16, which would decide by the gradients
-of one rank whether to take a step; and it turns XLA on by itself where there is a GPU, which cannot compile collectives.
+of one rank whether to take a step; and where there is a GPU it turns XLA on, which cannot compile collectives.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from typing import Any
 
 import keras
 
-from sirtaki.keras.attachment import attachment_of, complete, reduce_gradients
 from sirtaki.keras import backends
+from sirtaki.keras.attachment import attachment_of, complete, reduce_gradients
 
 OUTER: tuple[type, ...] = tuple(  # hand gradients on to other optimizers; the second came with Keras 3.13
     getattr(keras.optimizers, name)
@@ -40,7 +40,9 @@ class _Distributed:
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.__reduce__()
 
-    def _variables_of(self, gradients: Sequence[Any], trainable_variables: Sequence[Any] | None) -> Sequence[Any] | None:
+    def _variables_of(
+        self, gradients: Sequence[Any], trainable_variables: Sequence[Any] | None
+    ) -> Sequence[Any] | None:
         """The variables that belong to the gradients; None if apply() will refuse the call."""
         found = self._trainable_variables if trainable_variables is None and self.built else trainable_variables
         if found is None:

@@ -1,16 +1,16 @@
 """What differs between Keras's backends: each module here has the same functions.
 
-    Compression                          of the framework's adapter
-    in_graph()                           whether a graph is traced now, which will run many times
-    kind(gradient)                       NONE, DENSE or SPARSE (sirtaki.keras.agreement)
-    zeros(variable, kind)                a gradient that adds nothing
-    dense(gradient)                      the same gradient, dense
-    scaled(gradient, factor)
-    reduce(units, options)               [(name, gradients, variables)] to lists of reduced gradients, all in flight at
-                                         once; gradients of one unit travel together
-    reduce_max(tensors, name, options)   the largest value on any rank
-    assign_root_values(variables, root, process_set)
-    allreduce, allgather, broadcast, reducescatter: of values, with NumPy results
+Compression                          of the framework's adapter
+in_graph()                           whether a graph is traced now, which will run many times
+kind(gradient)                       NONE, DENSE or SPARSE (sirtaki.keras.agreement)
+zeros(variable, kind)                a gradient that adds nothing
+dense(gradient)                      the same gradient, dense
+scaled(gradient, factor)
+reduce(units, options)               [(name, gradients, variables)] to lists of reduced gradients, all in flight at
+                                     once; gradients of one unit travel together
+reduce_max(tensors, name, options)   the largest value on any rank
+assign_root_values(variables, root, process_set)
+allreduce, allgather, broadcast, reducescatter: of values, with NumPy results
 """
 
 from __future__ import annotations

@@ -52,12 +52,17 @@ def reduce(units: Sequence[Unit], options: Options) -> list[list[torch.Tensor]]:
     started = []
     with torch.no_grad():
         for name, gradients, variables in units:
-            pairs = [_wire(gradient, variable, options) for gradient, variable in zip(gradients, variables, strict=True)]
+            pairs = [
+                _wire(gradient, variable, options) for gradient, variable in zip(gradients, variables, strict=True)
+            ]
             tensors = [tensor for tensor, _, _ in pairs]
             outputs = [output for _, output, _ in pairs]
             started.append((raw.start_allreduce(tensors, name, how, outputs=outputs), [ctx for _, _, ctx in pairs]))
         return [
-            [options.compression.decompress(result, ctx) for result, ctx in zip(synchronize(handle), contexts, strict=True)]
+            [
+                options.compression.decompress(result, ctx)
+                for result, ctx in zip(synchronize(handle), contexts, strict=True)
+            ]
             for handle, contexts in started
         ]
 

@@ -126,7 +126,7 @@ def rate_of(optimizer: Any) -> float:
 
 
 def scale_momentum(optimizer: Any, factor: float) -> None:
-    """Scales what the optimizer has gathered in units of its learning rate; others gather gradients and need nothing."""
+    """Scales what the optimizer has gathered in units of its learning rate; others gather gradients."""
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     if not getattr(optimizer, "momentum", 0):
         return
