@@ -27,7 +27,7 @@ def install() -> None:
         return
     _installed = True
     _wrap_loss_scale()
-    _wrap_supports_jit()
+    _wrap_jit_compile()
 
 
 def _wrap_loss_scale() -> None:
@@ -44,20 +44,20 @@ def _wrap_loss_scale() -> None:
     LossScaleOptimizer.__init__ = made
 
 
-def _wrap_supports_jit() -> None:
-    supports = trainer.model_supports_jit
+def _wrap_jit_compile() -> None:
+    """Asked when a step is about to be compiled, whichever way it was switched on."""
+    plain = trainer.Trainer.jit_compile
 
-    @functools.wraps(supports)
-    def asked(model: Any) -> bool:
-        if not supports(model):
+    def jit_compile(self: Any) -> bool:
+        wanted = plain.fget(self)
+        optimizer = getattr(self, "optimizer", None)
+        if wanted and is_distributed(optimizer) and attachment_of(optimizer).active():
+            _explain(self)
+            self._jit_compile = False
             return False
-        optimizer = getattr(model, "optimizer", None)
-        if is_distributed(optimizer) and attachment_of(optimizer).active():
-            _explain(model)
-            return False
-        return True
+        return wanted
 
-    trainer.model_supports_jit = asked
+    trainer.Trainer.jit_compile = property(jit_compile, plain.fset, doc=plain.__doc__)
 
 
 def _explain(model: Any) -> None:
