@@ -179,7 +179,9 @@ bool question() {
   const auto engine = find_engine();
   if (engine == nullptr) return false;
   const py::gil_scoped_release release;
-  return engine->wait_for_question();
+  const bool asked = engine->wait_for_question();
+  stay_out_of_ending_interpreter();
+  return asked;
 }
 
 py::dict statistics() {

@@ -1,4 +1,5 @@
 #include <pybind11/stl.h>
+#include <unistd.h>
 
 #include <utility>
 #include <vector>
@@ -77,7 +78,9 @@ class PyWork {
  private:
   bool wait_without_gil(bool help) {
     const py::gil_scoped_release release;
-    return engine_->wait(*work_, help);
+    const bool done = engine_->wait(*work_, help);
+    stay_out_of_ending_interpreter();
+    return done;
   }
 
   std::shared_ptr<Work> work_;
@@ -87,6 +90,14 @@ class PyWork {
 };
 
 }  // namespace
+
+void stay_out_of_ending_interpreter() {
+#if PY_VERSION_HEX >= 0x030D0000
+  while (Py_IsFinalizing() != 0) pause();
+#else
+  while (_Py_IsFinalizing() != 0) pause();
+#endif
+}
 
 py::object wrap_work(std::shared_ptr<Work> work, std::shared_ptr<Engine> engine, py::object keep) {
   drop_finished_leftovers();

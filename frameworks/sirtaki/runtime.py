@@ -141,6 +141,7 @@ def shutdown() -> None:
     if not is_initialized():
         return
     core.shutdown()
+    stacks.stop()
     unbind_all()
 
 

@@ -38,8 +38,19 @@ def _serve() -> None:
         core.answer(format_stacks())
 
 
-def start() -> threading.Thread:
+_server: threading.Thread | None = None
+
+
+def start() -> None:
     """Starts the thread that serves one engine; it ends when that engine shuts down."""
-    thread = threading.Thread(target=_serve, name="sirtaki-stacks", daemon=True)
-    thread.start()
-    return thread
+    global _server
+    _server = threading.Thread(target=_serve, name="sirtaki-stacks", daemon=True)
+    _server.start()
+
+
+def stop() -> None:
+    """Waits for that thread, after the engine has shut down: an interpreter that ends under it would end in a crash."""
+    global _server
+    server, _server = _server, None
+    if server is not None and server is not threading.current_thread():
+        server.join()
