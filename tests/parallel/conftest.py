@@ -16,6 +16,7 @@ _IN_WORKER = WORKER in os.environ
 _COUNT = int(os.environ.get(f"{WORKER}_COUNT", "0"))
 _STACKS_AFTER = 75.0  # seconds that a test may take before each rank prints where it is
 _jobs: dict[tuple[str, int], Job] = {}
+_KERAS_BACKENDS = ("tensorflow", "torch")  # each in its own processes: Keras keeps to the one it was imported with
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -23,6 +24,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if marker is not None:
         counts = [count for count in marker.args if not _IN_WORKER or count == _COUNT]
         metafunc.parametrize("rank_count", counts, ids=[f"{count}ranks" for count in counts], indirect=True)
+        if metafunc.definition.path.name.startswith("test_keras"):
+            backends = [os.environ["KERAS_BACKEND"]] if _IN_WORKER else _KERAS_BACKENDS
+            metafunc.parametrize("keras_backend", backends, indirect=True)
+
+
+@pytest.fixture(autouse=True)
+def keras_backend(request: pytest.FixtureRequest) -> str:
+    """What Keras runs on in this test, "" in tests without Keras."""
+    return getattr(request, "param", "")
 
 
 @pytest.fixture(autouse=True)
@@ -49,13 +59,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         if _count_of(item):
             tests.setdefault(_job_of(item), []).append(item.nodeid)
     for key, names in tests.items():
-        _jobs[key] = Job(key[1], names, session.config.rootpath)
+        framework, _, backend = key[0].partition("/")
+        settings = {"KERAS_BACKEND": backend} if framework == "keras" else {}
+        _jobs[key] = Job(key[1], names, session.config.rootpath, settings)
 
 
 def _job_of(item: pytest.Item) -> tuple[str, int]:
-    """(framework, number of ranks): no job imports two frameworks, unless a test of its own wants to."""
+    """(framework, number of ranks): no job imports two frameworks, unless a test of its own wants to. Keras's are
+    "keras/" and its backend.
+    """
     name = item.path.name
     framework = next((other for other in ("tensorflow", "keras") if name.startswith(f"test_{other}")), "torch")
+    if framework == "keras":
+        framework += f"/{item.callspec.params['keras_backend']}"
     return framework, _count_of(item)
 
 

@@ -42,7 +42,9 @@ def run_worker() -> None:
 class Job:
     """The results of one size: {test: {rank: failure or ""}}, filled in by as many jobs as it takes."""
 
-    def __init__(self, count: int, tests: list[str], root: Path) -> None:
+    def __init__(self, count: int, tests: list[str], root: Path, settings: dict[str, str] | None = None) -> None:
+        """settings: of the job's environment, beside those that every job has."""
+        self._settings = settings or {}
         self._count = count
         self._todo = tests
         self._root = root
@@ -61,6 +63,7 @@ class Job:
             here = str(Path(__file__).parent)
             extra = {
                 **_WORKER_SETTINGS,
+                **self._settings,
                 WORKER: name,
                 f"{WORKER}_ROOT": str(self._root),
                 f"{WORKER}_COUNT": str(self._count),

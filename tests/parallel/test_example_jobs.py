@@ -113,6 +113,32 @@ def test_digits_are_learned_on_two_ranks() -> None:
     assert accuracy and float(accuracy.group(1)) > 0.95, text
 
 
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_keras_digits(backend: str) -> None:
+    """Learned on two ranks, with the losses of one process on the joined batches."""
+    curves = []
+    for ranks in (1, 2):
+        text = output(run(ranks, "keras_digits.py", "--epochs=6", extra={"KERAS_BACKEND": backend}))
+        curves.append([float(loss) for loss in re.findall(r"loss (\d+\.\d+)", text)])
+        accuracy = re.search(rf"^Test accuracy on {ranks} rank\(s\): (\d\.\d{{4}})$", text, re.MULTILINE)
+        assert accuracy and float(accuracy.group(1)) > 0.95, text
+    assert len(curves[0]) == 6 and curves[0][5] < curves[0][0] / 4
+    assert curves[1] == pytest.approx(curves[0], rel=0.02)
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "keras"])
+def test_synthetic_benchmark_of_tensorflow(framework: str, tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    flags = (f"--framework={framework}", "--compare", f"--json={file}")
+    extra = {"KERAS_BACKEND": "tensorflow"}
+    text = output(run(2, "synthetic_benchmark.py", *SMALL.split(), *flags, extra=extra))
+    check_lines(text, 2)
+    assert re.search(r"^With Sirtaki to without, in the same run: \d\.\d{3}$", text, re.MULTILINE)
+    facts = json.loads(file.read_text())
+    assert facts["framework"] == framework and facts["size"] == 2
+    assert facts["versions"]["tensorflow"] and facts["versions"]["keras"]
+
+
 def test_losses_do_not_depend_on_the_number_of_ranks() -> None:
     curves = []
     for ranks in (1, 2, 4):

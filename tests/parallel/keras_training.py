@@ -1,0 +1,109 @@
+"""A small convolutional net in Keras, its data, and the serial run that a distributed one must equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+
+import sirtaki.keras as hvd
+from sirtaki.exchange import allgather_object
+
+SAMPLES = 12  # of one step on all ranks; on each rank count up to 4 a whole number each
+STEPS = 5
+
+keras.config.set_floatx("float64")
+
+
+def make_model(seed: int = 1) -> keras.Model:
+    keras.utils.set_random_seed(seed)
+    return Net(
+        [
+            keras.Input((8, 8, 1)),
+            keras.layers.Conv2D(4, 3, activation="tanh"),
+            keras.layers.Conv2D(4, 3),
+            keras.layers.Conv2D(5, 4),  # not Dense: Keras multiplies matrices in 32 bits on torch
+            keras.layers.Flatten(),
+        ]
+    )
+
+
+def sgd(**options: Any) -> keras.Optimizer:
+    return keras.optimizers.SGD(0.1, momentum=0.9, **options)
+
+
+def data(steps: int = STEPS) -> tuple[np.ndarray, np.ndarray]:
+    """The joined batches of all steps, one after another."""
+    random = np.random.default_rng(0)
+    return random.standard_normal((steps * SAMPLES, 8, 8, 1)), random.standard_normal((steps * SAMPLES, 5))
+
+
+def own(array: np.ndarray) -> np.ndarray:
+    """This rank's part of each joined batch."""
+    size = SAMPLES // hvd.size()
+    return array.reshape(-1, hvd.size(), size, *array.shape[1:])[:, hvd.rank()].reshape(-1, *array.shape[1:])
+
+
+def fit(model: keras.Model, x: np.ndarray, y: np.ndarray, batch: int, **options: Any) -> list[float]:
+    return model.fit(x, y, batch_size=batch, shuffle=False, verbose=0, **options).history["loss"]
+
+
+def mean_square(y: Any, predicted: Any) -> Any:
+    squares = keras.ops.square(predicted - keras.ops.convert_to_tensor(y))
+    return keras.ops.sum(squares) / keras.ops.cast(keras.ops.size(squares), "float64")  # means have 32 bits on torch
+
+
+class Net(keras.Sequential):
+    """With a loss in 64 bits: Keras divides its own in 32 bits on torch."""
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return mean_square(y, y_pred)
+
+
+def compiled(model: keras.Model, optimizer: keras.Optimizer, **options: Any) -> keras.Model:
+    model.compile(optimizer, **options)
+    return model
+
+
+def serial(make: Callable[[], keras.Optimizer] = sgd, steps: int = STEPS, **options: Any) -> keras.Model:
+    """The model after the same steps by one process on the joined batches."""
+    model = compiled(make_model(), make(), **options)
+    x, y = data(steps)
+    fit(model, x, y, SAMPLES)
+    return model
+
+
+def trained(optimizer: keras.Optimizer, steps: int = STEPS, **options: Any) -> keras.Model:
+    """The model after the same steps by all ranks, each on its part, with fit()."""
+    model = compiled(make_model(), optimizer, **options)
+    x, y = data(steps)
+    fit(model, own(x), own(y), SAMPLES // hvd.size())
+    return model
+
+
+def check_equal(model: keras.Model, expected: keras.Model, tolerance: float = 1e-10) -> None:
+    for variable, one, other in zip(model.weights, model.get_weights(), expected.get_weights(), strict=True):
+        worst = np.abs(one - other).max()
+        assert worst < tolerance, (variable.path, worst)
+    check_same_on_ranks(model)
+
+
+def check_same_on_ranks(model: keras.Model) -> None:
+    """Bit-equal on all ranks."""
+    bits = [weight.tobytes() for weight in model.get_weights()]
+    assert all(other == bits for other in allgather_object(bits))
+
+
+def loss_and_gradients(model: keras.Model, x: np.ndarray, y: np.ndarray) -> list[Any]:
+    """The gradients of the mean squared error, by the backend's own means."""
+    if keras.backend.backend() == "torch":
+        model.zero_grad()
+        mean_square(y, model(x)).backward()
+        return [variable.value.grad for variable in model.trainable_variables]
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        loss = mean_square(y, model(x))
+    return tape.gradient(loss, [variable.value for variable in model.trainable_variables])

@@ -1,0 +1,245 @@
+"""Callbacks, mixed precision, saving, and what is refused."""
+
+import pickle
+
+import keras
+import keras_training as training
+import numpy as np
+import pytest
+from ranks import ranks
+
+import sirtaki.keras as hvd
+from sirtaki.exchange import allgather_object
+
+
+def train(callbacks: list, epochs: int = 1, model: keras.Model | None = None, optimizer=None) -> tuple:
+    model = training.compiled(model or training.make_model(), optimizer or hvd.DistributedOptimizer(training.sgd()))
+    x, y = map(training.own, training.data())
+    size = training.SAMPLES // hvd.size()
+    history = model.fit(x, y, batch_size=size, shuffle=False, verbose=0, epochs=epochs, callbacks=callbacks)
+    return model, history.history
+
+
+@ranks(2, 3)
+def test_all_begin_from_the_root() -> None:
+    model = training.make_model(seed=hvd.rank() + 1)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1 + hvd.rank(), momentum=0.9))
+    train([hvd.callbacks.BroadcastGlobalVariablesCallback(0)], model=model, optimizer=optimizer)
+    training.check_equal(model, training.serial())
+
+
+@ranks(2)
+def test_a_model_built_by_its_first_batch_begins_from_the_root() -> None:
+    class Late(keras.Model):
+        compute_loss = training.Net.compute_loss
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = [keras.layers.Flatten(), keras.layers.Dense(5)]
+
+        def call(self, inputs):
+            for layer in self.inner:
+                inputs = layer(inputs)
+            return inputs
+
+    keras.utils.set_random_seed(hvd.rank())
+    model, _ = train([hvd.callbacks.BroadcastGlobalVariablesCallback(1)], model=Late())
+    training.check_same_on_ranks(model)
+
+
+@ranks(2)
+def test_local_variables_stay() -> None:
+    model = training.make_model(seed=hvd.rank() + 1)
+    kept = model.trainable_variables[0]
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.0))
+    optimizer.register_local_var(kept)
+    before = keras.ops.convert_to_numpy(kept)
+    train([hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=[kept])], model=model, optimizer=optimizer)
+    np.testing.assert_array_equal(keras.ops.convert_to_numpy(kept), before)
+    other = keras.ops.convert_to_numpy(model.trainable_variables[2])
+    assert len({part.tobytes() for part in allgather_object(other)}) == 1
+
+
+@ranks(2)
+def test_unequal_numbers_of_batches_are_refused_at_once() -> None:
+    model = training.compiled(training.make_model(), hvd.DistributedOptimizer(training.sgd()))
+    x, y = training.data()
+    count = (10 + hvd.rank()) * 4
+    with pytest.raises(ValueError, match=r"different numbers of batches in an epoch: \[10, 11\].*steps_per_epoch=10"):
+        training.fit(model, x[:count], y[:count], 4, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+
+
+@ranks(2, 3)
+def test_metrics_are_averaged() -> None:
+    _, history = train([hvd.callbacks.MetricAverageCallback()], epochs=2)
+    expected = training.compiled(training.make_model(), training.sgd())
+    x, y = training.data()
+    losses = training.fit(expected, x, y, training.SAMPLES, epochs=2)
+    assert history["loss"] == pytest.approx(losses, rel=1e-6)
+    callback = hvd.callbacks.MetricAverageCallback()
+    logs = {"a": 1.0 * hvd.rank(), "b": 2}
+    callback.on_epoch_end(0, logs)
+    assert logs == {"a": (hvd.size() - 1) / 2, "b": 2.0}
+    with pytest.raises(ValueError, match=r"different metrics at the end of epoch 3.*rank 0: a; rank 1: b"):
+        callback.on_epoch_end(3, {"a" if hvd.rank() == 0 else "b": 1.0})
+
+
+@ranks(2)
+def test_learning_rates() -> None:
+    rates = lambda *callbacks, epochs=4: train(list(callbacks), epochs)[1]["lr"]  # noqa: E731
+    schedule, warmup = hvd.callbacks.LearningRateScheduleCallback, hvd.callbacks.LearningRateWarmupCallback
+    assert rates(schedule(0.1, 0.5, start_epoch=1)) == pytest.approx([0.1, 0.1, 0.05, 0.025])
+    assert rates(schedule(0.1, lambda epoch: 2.0, end_epoch=2)) == pytest.approx([0.2] * 4)
+    assert rates(warmup(0.2, warmup_epochs=2)) == pytest.approx([0.15, 0.2, 0.2, 0.2])
+    with pytest.raises(ValueError, match="initial_lr"):
+        schedule(None, 0.5)
+
+
+@ranks(2)
+def test_momentum_follows_the_learning_rate() -> None:
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9))
+    variable = keras.Variable(np.zeros(2))
+    optimizer.apply([keras.ops.ones((2,), "float64")], [variable])
+    model = training.make_model()
+    callback = hvd.callbacks.LearningRateScheduleCallback(0.1, lambda epoch: 2.0)
+    callback.set_model(training.compiled(model, optimizer))
+    callback.on_epoch_begin(0)
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(optimizer.momentums[0]), -0.2, rtol=1e-6)
+
+
+@ranks(2)
+@pytest.mark.parametrize("way", ["compile", "outside", "inside"])
+def test_an_infinity_of_one_rank_skips_the_step_of_all(way: str) -> None:
+    inner = keras.optimizers.SGD(1.0)
+    scaled = keras.optimizers.LossScaleOptimizer
+    if way == "compile":
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, dtype="mixed_float16")])
+        model.dtype_policy = keras.DTypePolicy("mixed_float16")
+        model.compile(hvd.DistributedOptimizer(inner), loss="mse")
+        optimizer = model.optimizer
+        assert isinstance(optimizer, scaled)
+    elif way == "outside":
+        optimizer = hvd.DistributedOptimizer(scaled(inner))
+    else:
+        optimizer = scaled(hvd.DistributedOptimizer(inner))
+    variable = keras.Variable(np.zeros(2), dtype="float32")
+    optimizer.build([variable])
+    scale = float(keras.ops.convert_to_numpy(optimizer.dynamic_scale))
+    bad = np.array([np.inf if hvd.rank() == 1 else 1.0, 1.0], dtype="float32")
+    optimizer.apply([keras.ops.convert_to_tensor(bad)], [variable])
+    assert keras.ops.convert_to_numpy(variable).tolist() == [0.0, 0.0]
+    assert float(keras.ops.convert_to_numpy(optimizer.dynamic_scale)) == scale / 2
+    good = np.array([1.0, 2.0], dtype="float32") * (hvd.rank() + 1) * scale / 2
+    optimizer.apply([keras.ops.convert_to_tensor(good)], [variable])
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(variable), [-1.5, -3.0])
+
+
+@ranks(2)
+def test_files_open_without_us_and_train_on_with_us(tmp_path) -> None:
+    model, _ = train([])
+    path = tmp_path / f"model{hvd.rank()}.keras"
+    model.save(path)
+    assert b"sirtaki" not in path.read_bytes()
+    custom = {"Net": training.Net}
+    plain = keras.saving.load_model(path, custom_objects=custom)
+    assert not hasattr(type(plain.optimizer), "_sirtaki_options")
+    assert type(plain.optimizer).__name__ == "SGD" and plain.optimizer.get_config() == model.optimizer.get_config()
+    again = hvd.load_model(path, custom_objects=custom)
+    for one, other in zip(again.optimizer.variables, model.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(one), keras.ops.convert_to_numpy(other))
+    x, y = map(training.own, training.data())
+    for each in (model, again):
+        training.fit(each, x, y, training.SAMPLES // hvd.size())
+    training.check_equal(again, model)
+
+
+@ranks(2)
+def test_copies_stay_distributed() -> None:
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0, momentum=0.5))
+    assert type(optimizer).__name__ == "SGD" and isinstance(optimizer, keras.optimizers.SGD)
+    for copy in (type(optimizer).from_config(optimizer.get_config()), pickle.loads(pickle.dumps(optimizer))):
+        variable = keras.Variable(np.zeros(1))
+        copy.apply([keras.ops.ones((1,), "float64") * hvd.rank()], [variable])
+        assert keras.ops.convert_to_numpy(variable).tolist() == [-0.5]
+        assert copy.get_config() == optimizer.get_config()
+
+
+@ranks(2)
+def test_optimizers_that_go_past_the_reduction_are_refused() -> None:
+    class Own(keras.optimizers.SGD):
+        def _clip_gradients(self, grads):
+            return grads
+
+        def _backend_apply_gradients(self, grads, trainable_variables):
+            self._backend_update_step(grads, trainable_variables, self.learning_rate)
+
+    class Through(keras.optimizers.SGD):
+        def apply(self, grads, trainable_variables=None):
+            return super().apply([2.0 * g for g in grads], trainable_variables)
+
+    variable = keras.Variable(np.zeros(1))
+    gradient = keras.ops.ones((1,), "float64") * hvd.rank()
+    with pytest.raises(RuntimeError, match="Own updates variables without"):
+        hvd.DistributedOptimizer(Own(1.0)).apply([gradient], [variable])
+    assert keras.ops.convert_to_numpy(variable).tolist() == [0.0]
+    hvd.DistributedOptimizer(Through(1.0)).apply([gradient], [variable])
+    assert keras.ops.convert_to_numpy(variable).tolist() == [-1.0]
+
+
+@ranks(2)
+def test_xla_is_left_off_and_explained(caplog, monkeypatch, keras_backend: str) -> None:
+    model = training.make_model()
+    training.compiled(model, keras.optimizers.SGD(), jit_compile=True)
+    assert model.jit_compile
+    with caplog.at_level("WARNING", "sirtaki.keras"):
+        training.compiled(model, hvd.DistributedOptimizer(keras.optimizers.SGD()), jit_compile=True)
+        assert not model.jit_compile
+    assert "XLA cannot compile the collectives" in caplog.text
+    if keras_backend == "tensorflow":
+        import tensorflow as tf
+
+        class Gpu:
+            device_type = "GPU"
+
+        monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [Gpu()])
+        training.compiled(model, hvd.DistributedOptimizer(keras.optimizers.SGD()), jit_compile="auto")
+        assert not model.jit_compile
+
+
+@ranks(2)
+def test_functions() -> None:
+    rank = hvd.rank()
+    assert hvd.allreduce(1.0 + rank) == 1.5 and isinstance(hvd.allreduce(np.ones(2)), np.ndarray)
+    assert hvd.allreduce(np.array([rank + 1]), op=hvd.Sum).tolist() == [3]
+    assert hvd.allgather(np.full((rank + 1, 1), rank)).tolist() == [[0], [1], [1]]
+    assert hvd.broadcast(np.array([rank, 7.5]), 1).tolist() == [1.0, 7.5]
+    assert hvd.reducescatter(np.array([1.0, 2.0]), op=hvd.Sum).tolist() == [2.0 * (rank + 1)]
+    with pytest.raises(RuntimeError, match="BroadcastGlobalVariablesCallback"):
+        hvd.broadcast_global_variables(0)
+    with pytest.raises(ValueError, match="different numbers of variables"):
+        hvd.broadcast_variables([keras.Variable(1.0)] * (rank + 1), 0)
+
+
+@ranks(2)
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"op": 3}, "op currently only supports Average and Sum, got Min"),
+        ({"op": 2}, "got Adasum"),
+        ({"gradient_predivide_factor": 0}, "must be a positive number, got 0"),
+        ({"gradient_predivide_factor": 2.0, "op": 1}, "not supported with op != Average"),
+        ({"backward_passes_per_step": 0}, "must be > 0, got 0"),
+        ({"groups": -1}, "non-negative integer"),
+        ({"groups": [[1]]}, "groups must consist of variables, got int 1"),
+        ({"compression": 4}, "compression must have"),
+        ({"process_set": 5}, "process_set must be a ProcessSet, got 5"),
+    ],
+    ids=str,
+)
+def test_bad_arguments_are_refused(arguments: dict, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        hvd.DistributedOptimizer(keras.optimizers.SGD(), **arguments)
+    with pytest.raises(ValueError, match=r"must be a keras\.optimizers.Optimizer, got str 'adam'"):
+        hvd.DistributedOptimizer("adam")
+    with pytest.raises(NotImplementedError, match="KerasState"):
+        _ = hvd.elastic.KerasState

@@ -1,0 +1,285 @@
+"""Every way of training with a distributed Keras optimizer equals a serial run on the joined batches."""
+
+import keras
+import keras_training as training
+import numpy as np
+import pytest
+from ranks import ranks
+
+import sirtaki.keras as hvd
+from sirtaki.exchange import allgather_object
+
+CASES = {
+    "plain": {},
+    "clipnorm": {"clipnorm": 0.05},
+    "global_clipnorm": {"global_clipnorm": 0.05},
+    "clipvalue": {"clipvalue": 0.01},
+    "weight_decay": {"weight_decay": 0.01},
+    "ema": {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2},
+    "accumulation": {"gradient_accumulation_steps": 2},
+    "loss_scale_factor": {"loss_scale_factor": 8.0},
+}
+
+
+@ranks(2, 3)
+@pytest.mark.parametrize("case", CASES)
+def test_fit_equals_serial(case: str) -> None:
+    make = lambda: training.sgd(**CASES[case])  # noqa: E731
+    training.check_equal(training.trained(hvd.DistributedOptimizer(make())), training.serial(make))
+
+
+@ranks(2)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"groups": 2},
+        {"groups": 1},
+        {"gradient_predivide_factor": 4.0},
+        {"op": hvd.Sum},
+        {"name": "mine"},
+        {"sparse_as_dense": True},
+    ],
+    ids=str,
+)
+def test_options(options: dict) -> None:
+    rate = 0.1 / hvd.size() if options.get("op") == hvd.Sum else 0.1
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(rate), **options)
+    training.check_equal(training.trained(optimizer), training.serial(lambda: keras.optimizers.SGD(0.1)))
+
+
+@ranks(2)
+def test_groups_of_variables() -> None:
+    model = training.make_model()
+    variables = model.trainable_variables
+    optimizer = hvd.DistributedOptimizer(training.sgd(), groups=[[variables[0], variables[3]], [variables[1]]])
+    training.compiled(model, optimizer)
+    x, y = training.data()
+    training.fit(model, training.own(x), training.own(y), training.SAMPLES // hvd.size())
+    training.check_equal(model, training.serial())
+
+
+@ranks(2)
+@pytest.mark.parametrize("kind", ["Adam", "AdamW", "RMSprop", "Adagrad", "Nadam", "Adamax", "Lion", "Lamb", "Ftrl"])
+def test_other_optimizers(kind: str) -> None:
+    make = lambda: getattr(keras.optimizers, kind)(0.01)  # noqa: E731
+    training.check_equal(training.trained(hvd.DistributedOptimizer(make())), training.serial(make))
+
+
+@ranks(2, 3)
+@pytest.mark.parametrize("way", ["apply", "apply_gradients", "train_step"])
+def test_other_ways_equal_serial(way: str) -> None:
+    model, optimizer = training.make_model(), hvd.DistributedOptimizer(training.sgd())
+    x, y = map(training.own, training.data())
+    size = training.SAMPLES // hvd.size()
+
+    class Custom(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.inner = model
+
+        def call(self, inputs):
+            return self.inner(inputs)
+
+        def train_step(self, batch):
+            x, y = batch
+            gradients = training.loss_and_gradients(self, x, y)
+            self.optimizer.apply(gradients, self.trainable_variables)
+            return {"loss": keras.ops.mean(y)}
+
+    if way == "train_step":
+        custom = Custom()
+        custom.compile(optimizer)
+        custom.fit(x, y, batch_size=size, shuffle=False, verbose=0)
+    else:
+        for step in range(training.STEPS):
+            part = slice(step * size, (step + 1) * size)
+            gradients = training.loss_and_gradients(model, x[part], y[part])
+            if way == "apply":
+                optimizer.apply(gradients, model.trainable_variables)
+            else:
+                optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+    training.check_equal(model, training.serial())
+
+
+@ranks(2)
+@pytest.mark.parametrize("average", [True, False])
+def test_backward_passes(average: bool) -> None:
+    """Two passes on halves of a batch are one step on the whole."""
+    factor = 1.0 if average else 2.0
+    optimizer = hvd.DistributedOptimizer(
+        keras.optimizers.SGD(0.1 / factor), backward_passes_per_step=2, average_aggregated_gradients=average
+    )
+    model = training.compiled(training.make_model(), optimizer)
+    x, y = map(training.own, training.data())
+    training.fit(model, x, y, training.SAMPLES // hvd.size() // 2)
+    training.check_equal(model, training.serial(lambda: keras.optimizers.SGD(0.1)))
+
+
+@ranks(2)
+def test_several_steps_in_one_execution(keras_backend: str) -> None:
+    if keras_backend == "torch":  # a limit of Keras
+        with pytest.raises(ValueError, match="steps_per_execution"):
+            training.trained(hvd.DistributedOptimizer(training.sgd()), steps_per_execution=5)
+        return
+    model = training.trained(hvd.DistributedOptimizer(training.sgd()), steps_per_execution=5)
+    training.check_equal(model, training.serial())
+
+
+@ranks(2)
+def test_eagerly() -> None:
+    model = training.trained(hvd.DistributedOptimizer(training.sgd()), run_eagerly=True)
+    training.check_equal(model, training.serial())
+
+
+class HalfUsed(keras.Model):
+    """Uses one layer or the other, or neither."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = (keras.layers.Dense(3, use_bias=False) for _ in range(3))
+        self.built = True
+        for layer in (self.first, self.second, self.last):
+            layer.build((None, 3))
+
+    def call(self, inputs, which=0):
+        if which == 1:
+            inputs = self.first(inputs)
+        if which == 2:
+            inputs = self.second(inputs)
+        return self.last(inputs)
+
+
+def half_used(seed: int = 3) -> HalfUsed:
+    keras.utils.set_random_seed(seed)
+    return HalfUsed()
+
+
+def gradients_of(model: HalfUsed, which: int, x: np.ndarray) -> list:
+    if keras.backend.backend() == "torch":
+        model.zero_grad()
+        keras.ops.sum(keras.ops.square(model(x, which=which))).backward()
+        return [variable.value.grad for variable in model.trainable_variables]
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(tf.square(model(x, which=which)))
+    return tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+
+
+@ranks(2)
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+def test_unused_variables_count_as_zero() -> None:
+    """Rank 0 uses the first layer, rank 1 the second; then neither does, then the second is frozen."""
+    model, expected = half_used(), half_used()
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9))
+    reference = keras.optimizers.SGD(0.1, momentum=0.9)
+    optimizer.build(model.trainable_variables)
+    reference.build(expected.trainable_variables)
+    random = np.random.default_rng(0)
+    for step in range(6):
+        x = random.standard_normal((2, 4, 3))
+        uses = [(1, 2), (0, 0), (1, 1)][step % 3]
+        if step == 4:
+            model.second.trainable = expected.second.trainable = False
+        optimizer.apply(gradients_of(model, uses[hvd.rank()], x[hvd.rank()]), model.trainable_variables)
+        parts = [[copy_of(g) for g in gradients_of(expected, uses[rank], x[rank])] for rank in range(2)]
+        joined = [joined_gradient(a, b) for a, b in zip(*parts, strict=True)]
+        reference.apply(joined, expected.trainable_variables)
+    training.check_equal(model, expected)
+
+
+def copy_of(gradient):
+    return None if gradient is None else keras.ops.copy(gradient)
+
+
+def joined_gradient(one, other):
+    if one is None and other is None:
+        return None
+    return sum(part for part in (one, other) if part is not None) / 2
+
+
+@ranks(2)
+@pytest.mark.parametrize("scale", [True, False])
+def test_local_variables_keep_their_own_gradients(scale: bool) -> None:
+    model = training.make_model()
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.5), scale_local_gradients=scale)
+    kernel, bias = model.layers[-2].trainable_variables
+    optimizer.register_local_var(kernel)
+    before = [keras.ops.convert_to_numpy(variable) for variable in (kernel, bias)]
+    gradients = [keras.ops.ones(v.shape, v.dtype) * (hvd.rank() + 1) for v in model.trainable_variables]
+    optimizer.apply(gradients, model.trainable_variables)
+    after = [keras.ops.convert_to_numpy(variable) for variable in (kernel, bias)]
+    own = (hvd.rank() + 1) / (2 if scale else 1)
+    np.testing.assert_allclose(before[0] - after[0], 0.5 * own)
+    np.testing.assert_allclose(before[1] - after[1], 0.5 * 1.5)
+
+
+@ranks(3)
+def test_process_set() -> None:
+    pair = hvd.add_process_set([0, 2])
+    model = training.make_model()
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), process_set=pair)
+    variable = model.trainable_variables[-1]
+    before = keras.ops.convert_to_numpy(variable)
+    optimizer.apply(
+        [keras.ops.ones(v.shape, v.dtype) * hvd.rank() for v in model.trainable_variables], model.trainable_variables
+    )
+    np.testing.assert_allclose(before - keras.ops.convert_to_numpy(variable), 1.0)  # (0 + 2) / 2, and 1 by itself
+    hvd.remove_process_set(pair)
+
+
+@ranks(2)
+@pytest.mark.parametrize("compression", ["fp16", "bf16"])
+def test_compression(compression: str) -> None:
+    chosen = getattr(hvd.Compression, compression)
+    model = training.trained(hvd.DistributedOptimizer(training.sgd(), compression=chosen))
+    training.check_equal(model, training.serial(), tolerance=0.05)
+    exact = training.serial()
+    assert any(not np.array_equal(a, b) for a, b in zip(model.get_weights(), exact.get_weights(), strict=True))
+
+
+@ranks(2)
+def test_16_bit_gradients_are_averaged_in_32_bits() -> None:
+    variable = keras.Variable(np.zeros(2), dtype="float16")
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    optimizer.apply([keras.ops.convert_to_tensor([60000.0, 60000.0], dtype="float16")], [variable])
+    assert keras.ops.convert_to_numpy(variable).tolist() == [-60000.0, -60000.0]
+
+
+@ranks(2)
+def test_embeddings() -> None:
+    """IndexedSlices on TensorFlow; one rank uses the table and the other does not."""
+
+    def make() -> keras.Model:
+        keras.utils.set_random_seed(5)
+        return training.Net([keras.Input((3,)), keras.layers.Embedding(7, 4), keras.layers.Flatten()])
+
+    x = np.random.default_rng(1).integers(0, 7, (60, 3))
+    y = np.random.default_rng(2).standard_normal((60, 12))
+    model = training.compiled(make(), hvd.DistributedOptimizer(training.sgd()))
+    training.fit(model, training.own(x), training.own(y), training.SAMPLES // hvd.size())
+    expected = training.compiled(make(), training.sgd())
+    training.fit(expected, x, y, training.SAMPLES)
+    training.check_equal(model, expected)
+
+
+@ranks(2)
+def test_wrapping_anew_each_step_keeps_memory() -> None:
+    import os
+
+    import psutil
+
+    variable = keras.Variable(np.zeros(1000))
+    gradient = keras.ops.ones((1000,), "float64")
+    process = psutil.Process(os.getpid())
+    base = keras.optimizers.SGD(0.1)
+    sizes, kinds = [], set()
+    for step in range(900):
+        optimizer = hvd.DistributedOptimizer(base)
+        optimizer.apply([gradient], [variable])
+        kinds.add(type(optimizer))
+        if step in (300, 899):
+            sizes.append(process.memory_info().rss)
+    assert len(kinds) == 1
+    assert sizes[1] - sizes[0] < 8 << 20, sizes
+    assert len(set(allgather_object(keras.ops.convert_to_numpy(variable).tobytes()))) == 1
