@@ -8,7 +8,7 @@ import tensorflow as tf
 
 if getattr(tf.keras, "__version__", "2").startswith("2"):
     raise ImportError(
-        "tf.keras is Keras 2 here (TF_USE_LEGACY_KERAS), and sirtaki.tensorflow.keras supports Keras 3. With Keras 2, use "
+        "tf.keras is Keras 2 here (TF_USE_LEGACY_KERAS); sirtaki.tensorflow.keras supports Keras 3. With Keras 2, use "
         "sirtaki.tensorflow's DistributedGradientTape in a loop of your own"
     )
 
