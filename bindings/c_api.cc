@@ -1,6 +1,7 @@
 #include "c_api.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "bindings.h"
 
@@ -78,7 +79,8 @@ void tell_result(const SirtakiRequest& asked, Work& work) {
 
 void wait_for(Engine& engine, Work& work) {
   try {
-    while (!engine.wait(work)) {
+    bool help = true;
+    while (!engine.wait(work, std::exchange(help, false))) {
     }
   } catch (const Error&) {
     engine.hurry();  // a callback of the engine's, which may not wait; `finished` is called all the same
@@ -92,12 +94,13 @@ void submit(const SirtakiRequest* asked) {
     engine = engine_to_use();
     std::vector<Address> addresses;
     for (int i = 0; i < asked->tensor_count; ++i) addresses.push_back({asked->tensors[i].in, asked->tensors[i].out});
-    work =
-        engine->submit(asked->process_set, request_of(*asked), std::move(addresses),
-                       [allocate = asked->allocate, context = asked->context](std::size_t tensor, const Shape& shape) {
-                         return allocate(context, static_cast<std::int32_t>(tensor),
-                                         static_cast<std::int32_t>(shape.size()), shape.data());
-                       });
+    // Each of the ways to go on, below, sees to it that the engine learns of the request.
+    work = engine->submit_quietly(
+        asked->process_set, request_of(*asked), std::move(addresses),
+        [allocate = asked->allocate, context = asked->context](std::size_t tensor, const Shape& shape) {
+          return allocate(context, static_cast<std::int32_t>(tensor), static_cast<std::int32_t>(shape.size()),
+                          shape.data());
+        });
   };
   guarded(asked->finished, asked->context, start);
   if (work == nullptr) return;

@@ -39,6 +39,7 @@ class PyWork {
   ~PyWork() {
     if (work_ == nullptr) return;
     if (!work_->done()) {
+      engine_->hurry();  // it may have been submitted quietly, and the wait interrupted
       leftovers().emplace_back(work_, std::move(keep_));
     } else if (work_->abandoned()) {
       keep_.release();  // never freed: a library may still write there
@@ -93,10 +94,13 @@ class PyWork {
 
 void stay_out_of_ending_interpreter() {
 #if PY_VERSION_HEX >= 0x030D0000
-  while (Py_IsFinalizing() != 0) pause();
+  const auto ending = [] { return Py_IsFinalizing() != 0; };
 #else
-  while (_Py_IsFinalizing() != 0) pause();
+  const auto ending = [] { return _Py_IsFinalizing() != 0; };
 #endif
+  // The main thread is the one that ends it; it may well wait, in some object's __del__.
+  if (getpid() == gettid()) return;
+  while (ending()) pause();
 }
 
 py::object wrap_work(std::shared_ptr<Work> work, std::shared_ptr<Engine> engine, py::object keep) {

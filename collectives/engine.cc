@@ -218,13 +218,14 @@ void Engine::advance(Work& work) {
   if (work.done()) return;
   if (!is_engines_own(std::this_thread::get_id())) {
     const Role role(role_, std::try_to_lock);
-    if (role.owns_lock() && !over_) help(work, kMoment, false);
+    // Not while data moves: a piece of somebody's large tensor may take longer than a moment.
+    if (role.owns_lock() && !over_ && !outlook().moving_data) help(work, kMoment, false);
   }
   if (!work.done()) hurry();
 }
 
 bool Engine::is_engines_own(std::thread::id thread) const {
-  return holder_.load() == thread || thread_.get_id() == thread;
+  return holder_.load() == thread || own_thread_.load() == thread;
 }
 
 // With the role, on a thread of the user's. Comes back when the work is done, or when the engine's thread can do
@@ -344,6 +345,7 @@ void Engine::answer(const std::string& stacks) {
 
 void Engine::run() {
   pthread_setname_np(pthread_self(), "sirtaki");
+  own_thread_ = std::this_thread::get_id();
   prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; the default makes every nap 50 us longer
   bool pinned = options_.settings.thread_affinity.empty();
   Role role(role_);

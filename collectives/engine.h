@@ -133,6 +133,7 @@ class Engine final : private GroupOwner {
   // All that follows, up to the mutex, is for the holder only.
   std::mutex role_;
   std::atomic<std::thread::id> holder_;  // of the role, if a thread that helps
+  std::atomic<std::thread::id> own_thread_;
   bool over_ = false;
   std::map<int, std::unique_ptr<Group>> groups_;
   std::vector<std::unique_ptr<Group>> closing_;  // removed, but a collective still runs

@@ -509,6 +509,42 @@ void numbers_start_anew_when_all_have_joined() {
 }  // namespace
 }  // namespace sirtaki::testing
 
+namespace sirtaki::testing {
+namespace {
+
+// Threads that wait take the engine's work in turns with its own thread, while others submit what nobody waits for yet.
+void waiting_threads_do_the_work() {
+  constexpr int kThreads = 3;
+  constexpr int kRounds = 200;
+  run_ranks(3, [](Engine& engine, int rank) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&engine, rank, t] {
+        std::vector<float> later(64);
+        for (int round = 0; round < kRounds; ++round) {
+          std::vector<float> now(16, static_cast<float>(rank + round));
+          later.assign(64, 1);
+          const std::string name = std::to_string(t);
+          const auto pending = allreduce(engine, later, "later" + name);
+          Request request = request_of(Verb::kAllreduce, "now" + name, {16});
+          request.op = ReduceOp::kSum;
+          const auto work = engine.submit_quietly(0, std::move(request), {{now.data(), now.data()}});
+          for (bool help = true; !engine.wait(*work, help);) help = false;
+          work->result();
+          check_equal(now[15], static_cast<float>(3 + 3 * round), "the sum that was waited for");
+          for (bool help = true; !engine.wait(*pending, help);) help = false;
+          pending->result();
+          check_equal(later[63], 3.0F, "the other sum");
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+}
+
+}  // namespace
+}  // namespace sirtaki::testing
+
 int main() {
   using namespace sirtaki::testing;
   sums_and_averages();
@@ -531,5 +567,6 @@ int main() {
   a_rank_that_never_comes_is_named();
   several_threads_may_submit();
   advancing_ends_small_collectives();
+  waiting_threads_do_the_work();
   numbers_start_anew_when_all_have_joined();
 }
