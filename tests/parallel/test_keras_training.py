@@ -214,6 +214,31 @@ def test_local_variables_keep_their_own_gradients(scale: bool) -> None:
     np.testing.assert_allclose(before[1] - after[1], 0.5 * 1.5)
 
 
+def apply_in(graph: bool, optimizer: keras.Optimizer, gradients: list, variables: list) -> None:
+    if not graph:
+        optimizer.apply(gradients, variables)
+        return
+    import tensorflow as tf
+
+    tf.function(lambda: optimizer.apply(gradients, variables))()
+
+
+@ranks(2)
+@pytest.mark.parametrize("graph", [False, True])
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+def test_a_local_variable_without_gradient_leaves_the_others_in_place(graph: bool, keras_backend: str) -> None:
+    """Rank 1 has no gradient for the local variable before two that look alike."""
+    variables = [keras.Variable(np.zeros(2)) for _ in range(3)]
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    optimizer.build(variables)
+    optimizer.register_local_var(variables[0])
+    gradients = [keras.ops.ones((2,), "float64") * factor * (2 * hvd.rank() + 1) for factor in (1, 1, 10)]
+    gradients[0] = gradients[0] if hvd.rank() == 0 else None
+    apply_in(graph and keras_backend == "tensorflow", optimizer, gradients, variables)
+    values = [keras.ops.convert_to_numpy(variable).tolist() for variable in variables]
+    assert values == [[-0.5, -0.5] if hvd.rank() == 0 else [0.0, 0.0], [-2.0, -2.0], [-20.0, -20.0]]
+
+
 @ranks(3)
 def test_process_set() -> None:
     pair = hvd.add_process_set([0, 2])

@@ -103,17 +103,23 @@ def reduce_gradients(optimizer: Any, gradients: Sequence[Any], variables: Sequen
     """The gradients of all ranks, reduced as the options say; local ones scaled. Entries that are None stay None."""
     attachment, backend = attachment_of(optimizer), backends.load()
     options = attachment.options
+    if variables is None and attachment.local:
+        raise RuntimeError(
+            f"{type(optimizer).__name__} reduces {len(gradients)} gradients whose variables are not known, so that those "
+            "of its local variables cannot be told from the others; let its apply() call super().apply()"
+        )
     known = variables if variables is not None else [None] * len(gradients)
     keys = [i if variable is None else optimizer._var_key(variable) for i, variable in enumerate(known)]
     result = list(gradients)
     numbers = [i for i, g in enumerate(gradients) if g is not None and keys[i] not in attachment.local]
+    place = {i: p for p, i in enumerate(numbers)}
+    parts = _units(attachment, numbers, keys, backend.in_graph())
     units = [
-        (_name(options, unit), [gradients[i] for i in unit], [known[i] for i in unit])
-        for unit in _units(attachment, numbers, keys, backend.in_graph())
+        (_name(options, [place[i] for i in part]), [gradients[i] for i in part], [known[i] for i in part])
+        for part in parts
     ]
-    order = [i for unit in _units(attachment, numbers, keys, backend.in_graph()) for i in unit]
     reduced = [gradient for unit in backend.reduce(units, options) for gradient in unit]
-    for i, gradient in zip(order, reduced, strict=True):
+    for i, gradient in zip((i for part in parts for i in part), reduced, strict=True):
         result[i] = gradient
     if options.scale_local_gradients:
         for i, key in enumerate(keys):
@@ -125,9 +131,11 @@ def reduce_gradients(optimizer: Any, gradients: Sequence[Any], variables: Sequen
     return result
 
 
-def _name(options: Options, unit: Sequence[int]) -> str:
-    """Numbers, not the names of variables: those count what a process has made, which may differ between ranks."""
-    numbers = f"{unit[0]}" if len(unit) == 1 else f"{unit[0]}-{unit[-1]}"
+def _name(options: Options, places: Sequence[int]) -> str:
+    """Places among the gradients that are reduced: all ranks have the same of those, while a local variable may have a
+    gradient on one rank only, and the names of variables count what a process has made.
+    """
+    numbers = f"{places[0]}" if len(places) == 1 else f"{places[0]}-{places[-1]}"
     return f"{options.name or 'keras'}.gradient.{numbers}"
 
 
