@@ -1,5 +1,7 @@
 """Callbacks, mixed precision, saving, and what is refused."""
 
+import copy
+import importlib
 import pickle
 
 import keras
@@ -20,7 +22,7 @@ def train(callbacks: list, epochs: int = 1, model: keras.Model | None = None, op
     return model, history.history
 
 
-@ranks(2, 3)
+@ranks(2)
 def test_all_begin_from_the_root() -> None:
     model = training.make_model(seed=hvd.rank() + 1)
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1 + hvd.rank(), momentum=0.9))
@@ -28,22 +30,30 @@ def test_all_begin_from_the_root() -> None:
     training.check_equal(model, training.serial())
 
 
+class Late(keras.Model):
+    """Built by its first batch."""
+
+    compute_loss = training.Net.compute_loss
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = [keras.layers.Flatten(), keras.layers.Dense(5)]
+
+    def call(self, inputs):
+        for layer in self.inner:
+            inputs = layer(inputs)
+        return inputs
+
+
 @ranks(2)
-def test_a_model_built_by_its_first_batch_begins_from_the_root() -> None:
-    class Late(keras.Model):
-        compute_loss = training.Net.compute_loss
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = [keras.layers.Flatten(), keras.layers.Dense(5)]
-
-        def call(self, inputs):
-            for layer in self.inner:
-                inputs = layer(inputs)
-            return inputs
-
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_model_built_by_its_first_batch_begins_from_the_root(resumed: bool) -> None:
+    """resumed: the root has built its model before."""
     keras.utils.set_random_seed(hvd.rank())
-    model, _ = train([hvd.callbacks.BroadcastGlobalVariablesCallback(1)], model=Late())
+    model = Late()
+    if resumed and hvd.rank() == 1:
+        model(training.data()[0][:1])
+    train([hvd.callbacks.BroadcastGlobalVariablesCallback(1)], model=model)
     training.check_same_on_ranks(model)
 
 
@@ -69,7 +79,7 @@ def test_unequal_numbers_of_batches_are_refused_at_once() -> None:
         training.fit(model, x[:count], y[:count], 4, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
 
 
-@ranks(2, 3)
+@ranks(2)
 def test_metrics_are_averaged() -> None:
     _, history = train([hvd.callbacks.MetricAverageCallback()], epochs=2)
     expected = training.compiled(training.make_model(), training.sgd())
@@ -154,14 +164,43 @@ def test_files_open_without_us_and_train_on_with_us(tmp_path) -> None:
 
 
 @ranks(2)
+@pytest.mark.filterwarnings("error:the loaded optimizer")
+def test_loaded_accumulation_keeps_its_meaning(tmp_path) -> None:
+    passes = {"backward_passes_per_step": 2}
+    path, custom = tmp_path / f"model{hvd.rank()}.keras", {"Net": training.Net}
+    model, _ = train([], optimizer=hvd.DistributedOptimizer(training.sgd(), **passes))
+    model.save(path)
+    again = hvd.load_model(path, custom_objects=custom, **passes)
+    x, y = map(training.own, training.data(4))
+    for each in (model, again):
+        training.fit(each, x, y, training.SAMPLES // hvd.size())
+    training.check_equal(again, model)
+    with pytest.warns(UserWarning, match="averages 2 gradients.*backward_passes_per_step=2"):
+        hvd.load_model(path, custom_objects=custom)
+    with pytest.raises(ValueError, match="not both; got 3 and 2"):
+        hvd.load_model(path, custom_objects=custom, backward_passes_per_step=3)
+
+
+@ranks(2)
+def test_copies_without_their_local_variables_warn() -> None:
+    variable = keras.Variable(np.zeros(1))
+    local = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    local.register_local_var(variable)
+    for optimizer in (local, hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), groups=[[variable]])):
+        for duplicate in (copy.deepcopy, pickle.dumps):
+            with pytest.warns(UserWarning, match="knows no local variables and groups"):
+                duplicate(optimizer)
+
+
+@ranks(2)
 def test_copies_stay_distributed() -> None:
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0, momentum=0.5))
     assert type(optimizer).__name__ == "SGD" and isinstance(optimizer, keras.optimizers.SGD)
-    for copy in (type(optimizer).from_config(optimizer.get_config()), pickle.loads(pickle.dumps(optimizer))):
+    for again in (type(optimizer).from_config(optimizer.get_config()), pickle.loads(pickle.dumps(optimizer))):
         variable = keras.Variable(np.zeros(1))
-        copy.apply([keras.ops.ones((1,), "float64") * hvd.rank()], [variable])
+        again.apply([keras.ops.ones((1,), "float64") * hvd.rank()], [variable])
         assert keras.ops.convert_to_numpy(variable).tolist() == [-0.5]
-        assert copy.get_config() == optimizer.get_config()
+        assert again.get_config() == optimizer.get_config()
 
 
 @ranks(2)
@@ -202,8 +241,23 @@ def test_xla_is_left_off_and_explained(caplog, monkeypatch, keras_backend: str) 
             device_type = "GPU"
 
         monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: [Gpu()])
+        training.compiled(model, keras.optimizers.SGD(), jit_compile="auto")
+        assert model.jit_compile  # so that the next lines tell something
         training.compiled(model, hvd.DistributedOptimizer(keras.optimizers.SGD()), jit_compile="auto")
         assert not model.jit_compile
+
+
+@ranks(2)
+def test_horovod_places_of_names(keras_backend: str) -> None:
+    if keras_backend == "torch":
+        with pytest.raises(ImportError, match="needs KERAS_BACKEND=tensorflow"):
+            importlib.import_module("sirtaki.tensorflow.keras.callbacks")
+        return
+    from sirtaki.tensorflow.keras.callbacks import BroadcastGlobalVariablesCallback
+
+    assert BroadcastGlobalVariablesCallback is hvd.callbacks.BroadcastGlobalVariablesCallback
+    with pytest.raises(NotImplementedError, match="KerasState"):
+        from sirtaki.tensorflow.keras.elastic import KerasState  # noqa: F401
 
 
 @ranks(2)

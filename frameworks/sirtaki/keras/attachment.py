@@ -105,8 +105,8 @@ def reduce_gradients(optimizer: Any, gradients: Sequence[Any], variables: Sequen
     options = attachment.options
     if variables is None and attachment.local:
         raise RuntimeError(
-            f"{type(optimizer).__name__} reduces {len(gradients)} gradients whose variables are not known, so that those "
-            "of its local variables cannot be told from the others; let its apply() call super().apply()"
+            f"{type(optimizer).__name__} reduces {len(gradients)} gradients whose variables are not known, so that "
+            "those of its local variables cannot be told from the others; let its apply() call super().apply()"
         )
     known = variables if variables is not None else [None] * len(gradients)
     keys = [i if variable is None else optimizer._var_key(variable) for i, variable in enumerate(known)]

@@ -82,6 +82,8 @@ def _set_passes(optimizer: Any, options: Options) -> None:
         )
     target = optimizer if inner is None else inner
     given = target.gradient_accumulation_steps
+    if before == 1 and given == passes:
+        return  # a loaded optimizer accumulates already
     if before == 1 and given:
         raise ValueError(
             f"give backward_passes_per_step or gradient_accumulation_steps, not both; got {passes} and {given}"

@@ -7,6 +7,7 @@ once for each update of the variables: after accumulation and before clipping is
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -35,6 +36,12 @@ class _Distributed:
         from sirtaki.keras.saving import unpickled
 
         attachment = attachment_of(self)
+        if attachment.local or attachment.groups:
+            warnings.warn(
+                f"a copied or pickled {type(self).__name__} knows no local variables and groups of variables; give "
+                "them to the copy with register_local_var() and DistributedOptimizer(copy, groups=...)",
+                stacklevel=3,
+            )
         return unpickled, (super().__reduce__()[1], attachment.options)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -43,12 +50,19 @@ class _Distributed:
     def _variables_of(
         self, gradients: Sequence[Any], trainable_variables: Sequence[Any] | None
     ) -> Sequence[Any] | None:
-        """The variables that belong to the gradients; None if apply() will refuse the call."""
-        found = self._trainable_variables if trainable_variables is None and self.built else trainable_variables
-        if found is None:
+        """The variables that belong to the gradients; None if there is nothing to apply. ValueError if not each
+        gradient has a variable: some optimizers would apply such gradients as they are, on each rank its own.
+        """
+        if not gradients:
             return None
-        found = list(found)
-        return found if len(found) == len(gradients) else None
+        found = self._trainable_variables if trainable_variables is None and self.built else trainable_variables
+        if found is None or len(found) != len(gradients):
+            raise ValueError(
+                f"{type(self).__name__}.apply got {len(gradients)} gradients for "
+                f"{'no' if found is None else len(found)} variables; give one for each variable, None where there is "
+                "none, and build(variables) the optimizer before variables are left out of the call"
+            )
+        return list(found)
 
 
 class AveragedSteps(_Distributed):

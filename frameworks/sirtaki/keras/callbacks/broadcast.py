@@ -16,8 +16,8 @@ from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Gives every rank the root's weights and optimizer state when training begins.
 
-    A model that is built only by its first batch gets them after it. local_variables: those that each rank keeps (see
-    DistributedOptimizer's register_local_var). device: kept for Horovod's programs. ValueError on every rank if the
+    Where the model of any rank is built only by its first batch, all get them after it. local_variables: those that
+    each rank keeps (see DistributedOptimizer's register_local_var). device: kept for Horovod's programs. ValueError on every rank if the
     ranks would train different numbers of batches in an epoch, for then the last ones would wait for ever.
     """
 
@@ -39,8 +39,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._local.add(id(_storage(var)))
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        check_same_steps(self.params.get("steps"), require_id(self.process_set))
-        if not self.broadcast_done and self.model.built:
+        steps, built = self.params.get("steps"), bool(self.model.built)
+        all_built = check_same_steps(steps, built, require_id(self.process_set))
+        if not self.broadcast_done and all_built:
             self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
@@ -71,12 +72,17 @@ def build(optimizer: Any, variables: list[Any]) -> None:
         optimizer.built = True
 
 
-def check_same_steps(steps: int | None, group: int) -> None:
-    """ValueError on every rank if the ranks would train different numbers of batches; None: not known beforehand."""
-    parts = exchange.allgather_object(steps, "keras.steps_per_epoch", group)
+def check_same_steps(steps: int | None, built: bool, group: int) -> bool:
+    """Whether all ranks have built their models: one that resumes has, and others have not.
+
+    ValueError on every rank if the ranks would train different numbers of batches; None: not known beforehand.
+    """
+    by_rank = exchange.allgather_object((steps, built), "keras.beginning", group)
+    parts = [part for part, _ in by_rank]
     if len({part for part in parts if part is not None}) > 1:
         raise ValueError(
             f"the ranks would train different numbers of batches in an epoch: {parts} by rank. Every rank must train "
             f"as many as the others: give fit() steps_per_epoch={min(part for part in parts if part is not None)}, or "
             "divide the data into equal parts"
         )
+    return all(other for _, other in by_rank)
