@@ -21,9 +21,19 @@ CASES = {
 }
 
 
-@ranks(2, 3)
+@ranks(2)
 @pytest.mark.parametrize("case", CASES)
 def test_fit_equals_serial(case: str) -> None:
+    check_fit(case)
+
+
+@ranks(3)
+@pytest.mark.parametrize("case", ["plain", "accumulation"])
+def test_fit_on_three_ranks(case: str) -> None:
+    check_fit(case)
+
+
+def check_fit(case: str) -> None:
     make = lambda: training.sgd(**CASES[case])  # noqa: E731
     training.check_equal(training.trained(hvd.DistributedOptimizer(make())), training.serial(make))
 
@@ -65,7 +75,7 @@ def test_other_optimizers(kind: str) -> None:
     training.check_equal(training.trained(hvd.DistributedOptimizer(make())), training.serial(make))
 
 
-@ranks(2, 3)
+@ranks(2)
 @pytest.mark.parametrize("way", ["apply", "apply_gradients", "train_step"])
 def test_other_ways_equal_serial(way: str) -> None:
     model, optimizer = training.make_model(), hvd.DistributedOptimizer(training.sgd())
@@ -273,7 +283,7 @@ def test_16_bit_gradients_are_averaged_in_32_bits() -> None:
 
 @ranks(2)
 def test_embeddings() -> None:
-    """IndexedSlices on TensorFlow; one rank uses the table and the other does not."""
+    """IndexedSlices on TensorFlow: each rank looks up rows of its own."""
 
     def make() -> keras.Model:
         keras.utils.set_random_seed(5)
@@ -286,6 +296,53 @@ def test_embeddings() -> None:
     expected = training.compiled(make(), training.sgd())
     training.fit(expected, x, y, training.SAMPLES)
     training.check_equal(model, expected)
+
+
+@ranks(2)
+@pytest.mark.filterwarnings("ignore:Gradients do not exist")
+def test_a_table_that_one_rank_does_not_use(keras_backend: str) -> None:
+    table = keras.Variable(np.zeros((4, 2)))
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    optimizer.build([table])
+    gradient = None
+    if hvd.rank() == 1:
+        gradient = keras.ops.convert_to_tensor(np.array([[0, 0], [2, 4], [0, 0], [6, 8]], "float64"))
+        if keras_backend == "tensorflow":
+            import tensorflow as tf
+
+            gradient = tf.IndexedSlices(tf.gather(gradient, [3, 1]), tf.constant([3, 1]), tf.constant([4, 2]))
+    optimizer.apply([gradient], [table])
+    assert keras.ops.convert_to_numpy(table).tolist() == [[0, 0], [-1, -2], [0, 0], [-3, -4]]
+
+
+@ranks(2)
+def test_an_unequal_gradient_leaves_no_request_behind(keras_backend: str) -> None:
+    variables = [keras.Variable(np.zeros(2)) for _ in range(2)]
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), groups=[[v] for v in variables])
+    optimizer.build(variables)
+    gradients = [keras.ops.ones((2 + hvd.rank(),), "float64"), keras.ops.ones((2,), "float64")]
+    with pytest.raises(Exception, match=r"keras\.gradient\.0"):
+        optimizer.apply(gradients, variables)
+    if keras_backend == "torch":
+        from sirtaki.torch.handles import _pending
+
+        assert not _pending
+
+
+@ranks(2)
+@pytest.mark.parametrize("outer", [False, True])
+def test_gradients_without_variables_are_refused(outer: bool) -> None:
+    variables = [keras.Variable(np.zeros(2), dtype="float32") for _ in range(2)]
+    plain = keras.optimizers.SGD(1.0)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(plain) if outer else plain)
+    gradient = keras.ops.ones((2,), "float32")
+    with pytest.raises(ValueError, match="got 1 gradients for no variables"):
+        optimizer.apply([gradient])
+    optimizer.build(variables)
+    for given in (None, variables):
+        with pytest.raises(ValueError, match="got 1 gradients for 2 variables"):
+            optimizer.apply([gradient], given)
+    assert all(keras.ops.convert_to_numpy(variable).tolist() == [0.0, 0.0] for variable in variables)
 
 
 @ranks(2)

@@ -59,12 +59,22 @@ def reduce(units: Sequence[Unit], options: Options) -> list[list[torch.Tensor]]:
             outputs = [output for _, output, _ in pairs]
             started.append((raw.start_allreduce(tensors, name, how, outputs=outputs), [ctx for _, _, ctx in pairs]))
         return [
-            [
-                options.compression.decompress(result, ctx)
-                for result, ctx in zip(synchronize(handle), contexts, strict=True)
-            ]
-            for handle, contexts in started
+            [options.compression.decompress(result, ctx) for result, ctx in zip(results, contexts, strict=True)]
+            for results, (_, contexts) in zip(_all_results([handle for handle, _ in started]), started, strict=True)
         ]
+
+
+def _all_results(handles: Sequence[int]) -> list[Any]:
+    """The results in order. If one fails, the others are waited for all the same, so that no request stays behind."""
+    results, failures = [], []
+    for handle in handles:
+        try:
+            results.append(synchronize(handle))
+        except Exception as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+    return results
 
 
 def _wire(gradient: torch.Tensor, variable: Any, options: Options) -> tuple[torch.Tensor, torch.Tensor, Any]:

@@ -17,8 +17,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Gives every rank the root's weights and optimizer state when training begins.
 
     Where the model of any rank is built only by its first batch, all get them after it. local_variables: those that
-    each rank keeps (see DistributedOptimizer's register_local_var). device: kept for Horovod's programs. ValueError on every rank if the
-    ranks would train different numbers of batches in an epoch, for then the last ones would wait for ever.
+    each rank keeps (see DistributedOptimizer's register_local_var). device: kept for Horovod's programs. ValueError on
+    every rank if the ranks would train different numbers of batches in an epoch, for then the last ones would wait for
+    ever.
     """
 
     def __init__(
