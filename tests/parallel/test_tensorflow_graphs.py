@@ -71,6 +71,51 @@ def test_names_are_stable_over_retracing(rank_count):
 
 
 @ranks(2)
+def test_numbers_of_the_process_are_in_no_name(rank_count):
+    """Rank 0 has traced more, and is in the name scope of another optimizer, than rank 1; in branches, loops and their
+    gradients they meet.
+    """
+    if hvd.rank() == 0:
+        for _ in range(3):
+            tf.function(lambda x: tf.cond(x > 0, lambda: x, lambda: -x))(tf.constant(1.0))
+    table = tf.Variable(tf.ones([6, 1]))
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape, tf.name_scope(f"sgd_{hvd.rank()}"):
+            tape.watch(x)
+            y = tf.cond(x > 0, lambda: hvd.allreduce(x, op=hvd.Sum), lambda: x)
+            for _ in tf.range(2):
+                y = hvd.allreduce(y, op=hvd.Sum)
+        grad = tape.gradient(y, x)
+        with tf.name_scope(f"sgd_{hvd.rank()}"):
+            slices = tf.IndexedSlices(tf.ones([2, 1]), tf.range(2), tf.constant([6, 1]))
+            total = hvd.allreduce(slices, op=hvd.Sum)
+            with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+                loss = tf.reduce_sum(tf.gather(table, [1, 2]))
+            rows = tape.gradient(loss, table)
+        return y, grad, tf.convert_to_tensor(total), tf.convert_to_tensor(rows)
+
+    for _ in range(2):
+        y, grad, total, rows = step(tf.constant(1.0))
+        assert float(y) == 8.0 and float(grad) == 8.0
+        assert total.numpy().ravel().tolist() == [2.0, 2.0, 0, 0, 0, 0]
+        assert rows.numpy().ravel().tolist() == [0, 1.0, 1.0, 0, 0, 0]
+
+
+@ranks(2)
+def test_one_more_layer_on_a_rank(rank_count):
+    """Keras numbers layers through the whole process."""
+    if hvd.rank() == 0:
+        hvd.SyncBatchNormalization()
+    layer = hvd.SyncBatchNormalization(momentum=0.0)
+    step = tf.function(lambda x: layer(x, training=True))
+    x = tf.ones([2, 1]) * (4.0 * hvd.rank())
+    step(x)
+    assert float(layer.moving_mean[0]) == 2.0 and float(layer.moving_variance[0]) == 4.0
+
+
+@ranks(2)
 def test_loops_nested_functions_and_ragged_ends(rank_count):
     inner = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum))
 

@@ -113,11 +113,13 @@ class GradientReducer:
         results = list(grads)
         sparse = [i for i, grad in enumerate(grads) if isinstance(grad, tf.IndexedSlices)]
         for i in sparse:
-            results[i] = reduce_slices(grads[i], self._called(f"{name}.{i}"), self.how, self.compression)
+            called = self._called(f"{name}.{i}")
+            results[i] = reduce_slices(grads[i], called, self.how, self.compression, ignore_name_scope=True)
         dense = [i for i, grad in enumerate(grads) if grad is not None and i not in sparse]
         for number, unit in enumerate(self._units(dense, variables)):
-            called = f"{name}.{unit[0]}" if len(unit) == 1 else f"{name}.group{number}"
-            reduced = reduce_dense([grads[i] for i in unit], self._called(called), self.how, self.compression)
+            called = self._called(f"{name}.{unit[0]}" if len(unit) == 1 else f"{name}.group{number}")
+            own = [grads[i] for i in unit]
+            reduced = reduce_dense(own, called, self.how, self.compression, ignore_name_scope=True)
             for i, result in zip(unit, reduced, strict=True):
                 results[i] = result
         return results

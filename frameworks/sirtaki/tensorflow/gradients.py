@@ -60,7 +60,7 @@ def _dense(grad: Any, output: tf.Tensor) -> tf.Tensor:
 @tf.RegisterGradient("SirtakiAllreduce")
 def _allreduce(op: Any, *grads: Any) -> Gradients:
     how = _reduction(op, "allreduce")
-    return _of_floats(op, grads, lambda dense, _: raw.allreduce(dense, _grad_name(op), how))
+    return _of_floats(op, grads, lambda dense, _: raw.allreduce(dense, _grad_name(op), how, ignore_name_scope=True))
 
 
 @tf.RegisterGradient("SirtakiBroadcast")
@@ -69,7 +69,7 @@ def _broadcast(op: Any, *grads: Any) -> Gradients:
     group, root = op.get_attr("process_set"), op.get_attr("root_rank")
 
     def reduce(dense: list[tf.Tensor], _: list[tf.Tensor]) -> list[tf.Tensor]:
-        means = raw.allreduce(dense, _grad_name(op), Reduction(group=group))
+        means = raw.allreduce(dense, _grad_name(op), Reduction(group=group), ignore_name_scope=True)
         is_root = tf.equal(raw.ask("rank"), root)
         return [tf.where(is_root, mean, tf.zeros_like(mean)) for mean in means]
 
@@ -82,9 +82,10 @@ def _allgather(op: Any, *grads: Any) -> Gradients:
     group, name = op.get_attr("process_set"), _grad_name(op)
 
     def reduce(dense: list[tf.Tensor], inputs: list[tf.Tensor]) -> list[tf.Tensor]:
-        means = raw.allreduce(dense, name, Reduction(group=group))
+        means = raw.allreduce(dense, name, Reduction(group=group), ignore_name_scope=True)
         rows = tf.stack([tf.shape(tensor, tf.int64)[0] for tensor in inputs])
-        (of_all,) = raw.allgather([rows[tf.newaxis]], None if name is None else f"{name}.sizes", group)
+        sizes = None if name is None else f"{name}.sizes"
+        (of_all,) = raw.allgather([rows[tf.newaxis]], sizes, group, ignore_name_scope=True)
         starts = tf.reduce_sum(of_all[: raw.ask("rank_in_set", group)], 0)
         return [mean[starts[i] : starts[i] + rows[i]] for i, mean in enumerate(means)]
 
@@ -97,7 +98,8 @@ def _alltoall(op: Any, grad: Any, _unused: Any) -> Gradients:
     tensor, received = op.inputs[0], op.outputs[1]
     if not tensor.dtype.is_floating:
         return [None] * 3
-    returned, _ = raw.alltoall(_dense(grad, op.outputs[0]), received, _grad_name(op), op.get_attr("process_set"))
+    dense, group = _dense(grad, op.outputs[0]), op.get_attr("process_set")
+    returned, _ = raw.alltoall(dense, received, _grad_name(op), group, ignore_name_scope=True)
     unsent = tf.shape(tensor)[0] - tf.shape(returned)[0]
     zeros = tf.zeros(tf.concat([[unsent], tf.shape(tensor)[1:]], 0), tensor.dtype)
     return [tf.concat([returned, zeros], 0), None, None]
@@ -112,7 +114,7 @@ def _reducescatter(op: Any, *grads: Any) -> Gradients:
         ranks = raw.ask("size", how.group) if how.op == Sum else 1
         factor = how.prescale * how.postscale
         scaled = [grad * tf.cast(ranks, grad.dtype) * tf.cast(factor, grad.dtype) for grad in dense]
-        return raw.allgather(scaled, _grad_name(op), how.group)
+        return raw.allgather(scaled, _grad_name(op), how.group, ignore_name_scope=True)
 
     return _of_floats(op, grads, reduce)
 

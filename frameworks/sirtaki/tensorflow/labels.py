@@ -3,24 +3,30 @@
 A label is a uint8 tensor with the request's name in UTF-8; an empty one lets the core number the calls. In eager mode
 that is the rule, so that ranks must make nameless calls in the same order. In a graph every op has a name, which the
 ranks must have in common whenever they trace the same program: it is made of the names of the function and of those it
-is nested in, without the numbers that TensorFlow adds as it traces (a rank that traced more often has others), and of
-what the op is called, made unique within its graph.
+is nested in, and of what the op is called, made unique within its graph. What TensorFlow and Keras number through the
+whole process is left out, since a rank that traced more often, or made one more layer, has other numbers: the ends of
+functions' names; the names of branches and loops, which are numbered here within the graph around them, in the order
+in which they first hold a collective; the name scope around an op that the program did not name.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+import weakref
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import control_flow_util
+from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 
 from sirtaki.arguments import checked_name
 
 _NUMBERS = re.compile(r"(_\d+)+$")
 _PREFIX = "sirtaki/"
+_places: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # of a branch or loop in its outer graph
+_counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # how many of them an outer graph has
 
 
 def refuse_xla() -> None:
@@ -46,7 +52,7 @@ def label(name: str | None, what: str, ignore_name_scope: bool = False) -> tf.Te
         checked_name(name)
     if tf.executing_eagerly():
         return _eager_label(name or "")
-    return tf.constant(list(_unique(name or what, ignore_name_scope).encode()), dtype=tf.uint8)
+    return tf.constant(list(_unique(name or what, ignore_name_scope or not name).encode()), dtype=tf.uint8)
 
 
 def _unique(name: str, ignore_name_scope: bool) -> str:
@@ -62,9 +68,19 @@ def _functions(graph: Any) -> list[str]:
     """The functions that are being traced, the outermost first."""
     names: list[str] = []
     while graph is not None and hasattr(graph, "outer_graph"):
-        names.insert(0, _NUMBERS.sub("", graph.name).removeprefix("__inference_"))
+        names.insert(0, _name(graph))
         graph = graph.outer_graph
     return names
+
+
+def _name(graph: Any) -> str:
+    if not isinstance(graph, ControlFlowFuncGraph):
+        return _NUMBERS.sub("", graph.name).removeprefix("__inference_")
+    if graph not in _places:
+        _places[graph] = _counts.get(graph.outer_graph, 0)
+        _counts[graph.outer_graph] = _places[graph] + 1
+    kind = type(graph).__name__.strip("_").removesuffix("FuncGraph")
+    return f"{kind}{_places[graph]}"
 
 
 def name_of(made: tf.Tensor) -> str | None:

@@ -44,7 +44,7 @@ def reduce_slices(
     _check(how)
     own = merged(slices)
     if name is None and not tf.executing_eagerly():
-        name = "allreduce"
+        name, scope = "allreduce", {"ignore_name_scope": True}
 
     def called(what: str) -> str | None:
         return None if name is None else f"{name}.{what}"

@@ -41,7 +41,8 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
             tf.reduce_sum(tf.square(wide) * weights, axes),
             tf.reduce_sum(weights, axes),
         ]
-        (sums,) = raw.allreduce([tf.stack(parts)], None, Reduction(int(Sum), group=group))
+        # Keras numbers layers through the whole process: their names, in the name scope, may differ by rank.
+        (sums,) = raw.allreduce([tf.stack(parts)], None, Reduction(int(Sum), group=group), ignore_name_scope=True)
         mean, square = tf.math.divide_no_nan(sums[0], sums[2]), tf.math.divide_no_nan(sums[1], sums[2])
         variance = tf.maximum(square - tf.square(mean), 0.0)
         return tf.cast(mean, inputs.dtype), tf.cast(variance, inputs.dtype)
