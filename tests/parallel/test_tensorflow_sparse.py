@@ -38,6 +38,42 @@ def test_sum_and_average(rank_count, mode):
 
 @ranks(2)
 @pytest.mark.parametrize("mode", MODES)
+def test_narrow_floats_are_added_up_in_float32(rank_count, mode):
+    """60000 + 60000 is beyond float16; 256 + 1 + 1 needs more digits than bfloat16 has on the way."""
+
+    def call():
+        shape = tf.constant([20, 1])
+        large = tf.IndexedSlices(tf.constant([[60000.0]], tf.float16), tf.constant([1]), shape)
+        many = tf.IndexedSlices(tf.constant([[256.0], [1.0], [1.0]], tf.bfloat16), tf.constant([2, 2, 2]), shape)
+        return hvd.allreduce(large, op=hvd.Average), hvd.allreduce(many, op=hvd.Average)
+
+    large, many = in_mode(mode, call)()
+    assert large.values.dtype == tf.float16 and large.values.numpy().tolist() == [[60000.0]]
+    assert many.values.dtype == tf.bfloat16 and float(many.values[0, 0]) == 258.0
+
+
+@ranks(2)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("rows", (4, 20))
+def test_factors(rank_count, mode, rows):
+    """As rows and as a table; the predivision of a tape changes nothing but the order of operations."""
+    table = tf.Variable(tf.ones([rows, 1]))
+
+    def call():
+        slices = tf.IndexedSlices(tf.ones([3, 1]), tf.range(3), tf.constant([rows, 1]))
+        scaled = hvd.allreduce(slices, op=hvd.Sum, prescale_factor=3.0, postscale_factor=0.5)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, [0, 1, 2])) * (hvd.rank() + 1.0)
+        tape = hvd.DistributedGradientTape(tape, gradient_predivide_factor=4.0)
+        return tf.convert_to_tensor(scaled), tf.convert_to_tensor(tape.gradient(loss, table))
+
+    scaled, grad = in_mode(mode, call)()
+    assert scaled.numpy().ravel().tolist() == [3.0] * 3 + [0.0] * (rows - 3)
+    assert grad.numpy().ravel().tolist() == [1.5] * 3 + [0.0] * (rows - 3)
+
+
+@ranks(2)
+@pytest.mark.parametrize("mode", MODES)
 def test_no_rows_on_one_rank_and_mixed_lists(rank_count, mode):
     def call():
         rows = 2 * hvd.rank()

@@ -49,7 +49,7 @@ class LocalGradientAggregationHelper:
         places = sorted(self._sums)
         sums = [self._added(i, grads[i]) for i in places]
         with tf.control_dependencies(sums):
-            count = self.counter.assign_add(1)
+            count = tf.convert_to_tensor(self.counter.assign_add(1))
         totals = tf.cond(
             tf.equal(count, self._passes),
             lambda: self._step(places, sums, [variables[i] for i in places]),
@@ -61,8 +61,12 @@ class LocalGradientAggregationHelper:
         return results
 
     @do_not_convert
-    def apply_gradients(self, apply: Callable[[], Any]) -> Any:
-        """Runs `apply` after compute_gradients() took the last pass of a step, otherwise nothing."""
+    def apply_gradients(self, apply: Callable[[], Any], grads: Sequence[Any] = ()) -> Any:
+        """Runs `apply` after compute_gradients() took the last pass of a step, otherwise nothing.
+
+        grads: what compute_gradients() returned. Needed in a graph of TensorFlow 1, where nothing else tells that this
+        comes after it.
+        """
         if self._passes == 1:
             return apply()
 
@@ -71,7 +75,9 @@ class LocalGradientAggregationHelper:
             with tf.control_dependencies([done] if isinstance(done, (tf.Operation, tf.Tensor)) else []):
                 return tf.identity(self.counter.assign(0))
 
-        return tf.cond(tf.equal(self.counter, self._passes), step, lambda: tf.identity(self.counter))
+        with tf.control_dependencies([grad for grad in grads if tf.is_tensor(grad)]):
+            count = tf.identity(self.counter)
+        return tf.cond(tf.equal(count, self._passes), step, lambda: tf.identity(count))
 
     def _dense(self, grad: Any) -> Any:
         if not isinstance(grad, tf.IndexedSlices):
@@ -83,7 +89,8 @@ class LocalGradientAggregationHelper:
         return tf.convert_to_tensor(grad) if self._sparse_as_dense else grad
 
     def _added(self, place: int, grad: Any) -> Any:
-        return tf.identity(self._sums[place]) if grad is None else self._sums[place].assign_add(grad)
+        total = self._sums[place] if grad is None else self._sums[place].assign_add(grad)
+        return tf.convert_to_tensor(total)
 
     def _make_variables(self, variables: Sequence[Any]) -> None:
         """For all variables: those without a gradient may get one in another pass, or have one on another rank."""
@@ -95,7 +102,7 @@ class LocalGradientAggregationHelper:
                 self._sums[i] = tf.Variable(zeros, trainable=False, name=f"aggregated_gradient_{i}")
 
     def _step(self, places: list[int], sums: list[Any], variables: list[Any]) -> list[Any]:
-        totals = [tf.convert_to_tensor(total) for total in sums]
+        totals = sums
         if self._average:
             totals = [total / tf.cast(self._passes, total.dtype) for total in totals]
         reduced = self._reduce(totals, variables)

@@ -18,6 +18,7 @@ from sirtaki.tensorflow.collectives.allreduce import reduce_dense
 from sirtaki.tensorflow.compression import Compression, Compressor
 from sirtaki.tensorflow.raw import Reduction
 from sirtaki.tensorflow.sparse import reduce_slices
+from sirtaki.tensorflow.tensors import identity
 
 
 def checked_groups(num_groups: int, groups: Any) -> tuple[int, list[list[Any]]]:
@@ -33,7 +34,7 @@ def checked_groups(num_groups: int, groups: Any) -> tuple[int, list[list[Any]]]:
         return groups, []
     if not isinstance(groups, list) or not all(isinstance(group, (list, tuple)) for group in groups):
         raise ValueError(f"groups should be a non-negative integer or a list of lists of variables, got {groups!r:.80}")
-    members = [id(variable) for group in groups for variable in group]
+    members = [identity(variable) for group in groups for variable in group]
     if len(set(members)) != len(members):
         raise ValueError("a variable appears in groups more than once")
     return 0, [list(group) for group in groups]
@@ -53,7 +54,7 @@ class GradientReducer:
     group_count: int = 0
     groups: list[list[Any]] = field(default_factory=list)
     scale_local_gradients: bool = True
-    local: dict[int, Any] = field(default_factory=dict)  # variables that are not reduced, by their id
+    local: dict[int, Any] = field(default_factory=dict)  # variables that are not reduced, by their identity
 
     @classmethod
     def make(
@@ -75,12 +76,15 @@ class GradientReducer:
 
     def add_local(self, variable: Any) -> None:
         """The gradient of this variable stays this rank's own."""
-        self.local[id(variable)] = variable
+        self.local[identity(variable)] = variable
+
+    def is_local(self, variable: Any) -> bool:
+        return identity(variable) in self.local
 
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any], name: str = "gradient") -> list[Any]:
         """The reduced gradients, in the order of the variables; local ones are divided by the number of ranks."""
         results = list(grads)
-        shared = [i for i, variable in enumerate(variables) if id(variable) not in self.local]
+        shared = [i for i, variable in enumerate(variables) if not self.is_local(variable)]
         chosen = [self._filled(grads[i], variables[i]) for i in shared]
         for i, result in zip(shared, self._reduce_shared(chosen, [variables[i] for i in shared], name), strict=True):
             results[i] = result
@@ -155,10 +159,10 @@ class GradientReducer:
             size, larger = divmod(len(places), parts)
             bounds = [part * size + min(part, larger) for part in range(parts + 1)]
             return [places[a:b] for a, b in itertools.pairwise(bounds)]
-        group_of = {id(variable): number for number, group in enumerate(self.groups) for variable in group}
+        group_of = {identity(variable): number for number, group in enumerate(self.groups) for variable in group}
         units: dict[Any, list[int]] = {}
         for i in places:
-            units.setdefault(group_of.get(id(variables[i]), ("single", i)), []).append(i)
+            units.setdefault(group_of.get(identity(variables[i]), ("single", i)), []).append(i)
         return list(units.values())
 
 

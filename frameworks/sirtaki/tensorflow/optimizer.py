@@ -32,7 +32,7 @@ class _Distributed:
         return list(zip(self._aggregation.compute_gradients(grads, variables), variables, strict=True))
 
     @tf.autograph.experimental.do_not_convert
-    def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+    def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """As the optimizer's own, for what compute_gradients() returned.
 
         RuntimeError for other gradients, which nobody has reduced.
@@ -43,7 +43,9 @@ class _Distributed:
                 "minimize() or compute_gradients(); or DistributedGradientTape with the optimizer itself."
             )
         self._computed = False
-        return self._aggregation.apply_gradients(functools.partial(super().apply_gradients, *args, **kwargs))
+        pairs = list(grads_and_vars)
+        apply = functools.partial(super().apply_gradients, pairs, *args, **kwargs)
+        return self._aggregation.apply_gradients(apply, [grad for grad, _ in pairs])
 
     def register_local_var(self, var: Any) -> None:
         """The gradient of this variable is not reduced."""

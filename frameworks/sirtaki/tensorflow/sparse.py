@@ -21,23 +21,28 @@ def _check(how: Reduction) -> None:
     if how.op not in (Average, Sum):
         name = ReduceOp(how.op).name
         raise NotImplementedError(f"IndexedSlices can be reduced by Sum and Average only, not by {name}")
-    if how.prescale != 1.0 or how.postscale != 1.0:
-        raise NotImplementedError(
-            f"IndexedSlices cannot be scaled; got prescale_factor={how.prescale}, postscale_factor={how.postscale}"
-        )
 
 
 def merged(slices: tf.IndexedSlices) -> tf.IndexedSlices:
     """The same slices with each index once."""
     indices, places = tf.unique(slices.indices)
-    values = tf.math.unsorted_segment_sum(slices.values, places, tf.shape(indices)[0])
-    return tf.IndexedSlices(values, indices, slices.dense_shape)
+    values = tf.math.unsorted_segment_sum(_wide(slices.values), places, tf.shape(indices)[0])
+    return tf.IndexedSlices(tf.cast(values, slices.values.dtype), indices, slices.dense_shape)
+
+
+def _wide(values: tf.Tensor) -> tf.Tensor:
+    """16-bit floats as float32, in which they are added up."""
+    return tf.cast(values, tf.float32) if values.dtype in (tf.float16, tf.bfloat16) else values
+
+
+def _scaled(values: tf.Tensor, factor: float) -> tf.Tensor:
+    return values if factor == 1.0 else values * tf.cast(factor, values.dtype)
 
 
 def reduce_slices(
     slices: tf.IndexedSlices, name: str | None, how: Reduction, compression: type[Compressor], **scope: bool
 ) -> tf.IndexedSlices:
-    """The sum or average over the ranks, each index once.
+    """The sum or average over the ranks, each index once; scaled as a dense tensor is.
 
     The row numbers travel first and tell every rank alike whether the rows or the whole table is less to send.
     """
@@ -55,10 +60,12 @@ def reduce_slices(
     def by_rows() -> tuple[tf.Tensor, tf.Tensor]:
         wire, ctx = compression.compress(own.values)
         (values,) = raw.allgather([wire], called("values"), how.group, **scope)
-        total = merged(tf.IndexedSlices(compression.decompress(values, ctx), gathered, slices.dense_shape))
+        of_all = _scaled(_wide(compression.decompress(values, ctx)), how.prescale)
+        total = merged(tf.IndexedSlices(of_all, gathered, slices.dense_shape))
+        result = total.values
         if how.op == Average:
-            return total.values / tf.cast(raw.ask("size", how.group), total.values.dtype), total.indices
-        return total.values, total.indices
+            result /= tf.cast(raw.ask("size", how.group), result.dtype)
+        return tf.cast(_scaled(result, how.postscale), slices.values.dtype), total.indices
 
     def by_table() -> tuple[tf.Tensor, tf.Tensor]:
         _announce(name, tf.size(gathered), slices.dense_shape[0])

@@ -43,7 +43,7 @@ class _Distributed:
         """(those of local sources, the others) of the gradients that gradient() returned last; else ValueError."""
         if len(grads) != len(self._sources):
             raise ValueError(f"expected the {len(self._sources)} gradients of the last gradient(), got {len(grads)}")
-        is_local = [id(source) in self._reducer.local for source in self._sources]
+        is_local = [self._reducer.is_local(source) for source in self._sources]
         parts: tuple[list[Any], list[Any]] = ([], [])
         for grad, local in zip(grads, is_local, strict=True):
             parts[0 if local else 1].append(grad)

@@ -8,6 +8,11 @@ from typing import Any
 import tensorflow as tf
 
 
+def identity(variable: Any) -> int:
+    """The same number for a Keras variable and the TensorFlow variable in it, as long as they exist."""
+    return id(getattr(variable, "handle", variable))
+
+
 def check_list(tensors: Any) -> list[Any]:
     """The tensors of a grouped call as a list; ValueError if it is no list or holds nothing."""
     if isinstance(tensors, (tf.Tensor, tf.Variable, tf.IndexedSlices)) or not isinstance(tensors, Sequence):
