@@ -37,6 +37,7 @@ from sirtaki.runtime import (
     start_timeline,
     stop_timeline,
 )
+from sirtaki.tensorflow import elastic
 from sirtaki.tensorflow import gradients as _registered  # noqa: F401  importing it registers them
 from sirtaki.tensorflow.aggregation import LocalGradientAggregationHelper
 from sirtaki.tensorflow.collectives.allgather import allgather, grouped_allgather
@@ -105,6 +106,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

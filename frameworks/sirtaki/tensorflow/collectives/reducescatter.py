@@ -44,9 +44,10 @@ def grouped_reducescatter(
     compression: type[Compressor] = Compression.none,
     op: int = Average,
     process_set: ProcessSet = global_process_set,
-    ignore_name_scope: bool = False,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    *,
+    ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[tf.Tensor]:
     """reducescatter of several tensors as one unit: a list. Differentiable."""
