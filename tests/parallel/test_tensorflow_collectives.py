@@ -173,3 +173,11 @@ def test_v1_graph_and_session(rank_count):
         with pytest.raises(tf.errors.FailedPreconditionError, match="shape differs"):
             session.run(total, {x: [1.0] * (1 + hvd.rank())})
         assert session.run(total, {x: [1.0, 2.0]}).tolist() == [2.0, 4.0]
+
+
+@ranks(2)
+def test_order_of_arguments_of_grouped_reducescatter(rank_count):
+    """As in Horovod: tensors, device, compression, op, process set, factors."""
+    everyone = hvd.global_process_set
+    (part,) = hvd.grouped_reducescatter([tf.ones(4)], "", hvd.Compression.none, hvd.Sum, everyone, 3.0, 0.5)
+    assert part.numpy().tolist() == [3.0, 3.0]
