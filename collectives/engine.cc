@@ -22,11 +22,6 @@ constexpr std::chrono::seconds kIdleLook{1};
 constexpr std::chrono::seconds kIdleLookWithBells{60};
 // How late a submission that nobody hurries may be seen while others are under way.
 constexpr std::chrono::milliseconds kLongestNapWithBells{4};
-// Of a thread that helps: until it looks for signals.
-constexpr std::chrono::milliseconds kHelperPatience{100};
-// Of a thread that may not wait.
-constexpr std::chrono::microseconds kMoment{100};
-constexpr std::chrono::seconds kFarewell{2};
 constexpr std::chrono::seconds kLastResort{5};
 
 Error not_running(const std::string& what) {
@@ -195,87 +190,6 @@ void Engine::fill_in(const ProcessSet& set, Request& request) const {
   } else if (request.verb == Verb::kJoin && static_cast<int>(set.ranks.size()) != topology_.size) {
     refuse("works on the global process set only");
   }
-}
-
-bool Engine::wait(Work& work, bool may_help) {
-  if (work.done()) return true;
-  if (is_engines_own(std::this_thread::get_id())) {
-    throw Error(ErrorKind::kPrecondition,
-                "a collective was waited for in a callback of the engine, which could then never complete it");
-  }
-  if (may_help) {
-    const Role role(role_, std::try_to_lock);
-    if (role.owns_lock() && !over_) {
-      help(work, kHelperPatience, true);
-      return work.done();
-    }
-  }
-  hurry();
-  return work.wait();
-}
-
-void Engine::advance(Work& work) {
-  if (work.done()) return;
-  if (!is_engines_own(std::this_thread::get_id())) {
-    const Role role(role_, std::try_to_lock);
-    // Not while data moves: a piece of somebody's large tensor may take longer than a moment.
-    if (role.owns_lock() && !over_ && !outlook().moving_data) help(work, kMoment, false);
-  }
-  if (!work.done()) hurry();
-}
-
-bool Engine::is_engines_own(std::thread::id thread) const {
-  return holder_.load() == thread || own_thread_.load() == thread;
-}
-
-// With the role, on a thread of the user's. Comes back when the work is done, or when the engine's thread can do
-// better.
-void Engine::help(Work& work, std::chrono::nanoseconds patience, bool may_sleep) {
-  holder_ = std::this_thread::get_id();
-  const std::uint32_t rings_before = doorbell_.rings();
-  doorbell_.get_up();
-  try {
-    const auto until = Clock::now() + patience;
-    while (!work.done() && Clock::now() < until && help_once(work, may_sleep)) {
-    }
-    hand_back(rings_before);
-  } catch (const Error& error) {
-    record(error);
-  } catch (const std::exception& error) {
-    record(Error(ErrorKind::kAborted, "rank " + std::to_string(topology_.rank) + " failed: " + error.what()));
-  }
-  holder_ = std::thread::id();
-}
-
-// False if there is nothing more to do for this thread.
-bool Engine::help_once(Work& work, bool may_sleep) {
-  if (step()) return true;
-  const Outlook now = outlook();
-  if (backoff_.spin(now.moving_data)) return true;
-  if (!may_sleep || !now.wakes) return false;
-  const std::uint32_t heard = doorbell_.lie_down(Rest::kHelper);
-  Wake wake = Wake::kWoken;
-  if (!step() && !work.done()) wake = doorbell_.sleep(Rest::kHelper, heard, kHelperPatience);
-  doorbell_.get_up();
-  return wake == Wake::kWoken;
-}
-
-// The engine's thread sleeps, and is to be rung again as if nothing had happened. It gets up if there is more to do, or
-// if somebody wanted it meanwhile.
-void Engine::hand_back(std::uint32_t rings_before) {
-  backoff_.reset();
-  doorbell_.lie_down(Rest::kAsleep);
-  if (step() || outlook().active || doorbell_.rings() != rings_before) doorbell_.wake_engine();
-}
-
-// What a helping thread met; the engine's thread deals with it.
-void Engine::record(const Error& error) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!failure_) failure_ = Error(ErrorKind::kAborted, error.what());
-  }
-  doorbell_.get_up();
-  doorbell_.wake_engine();
 }
 
 void Engine::shutdown() {
@@ -477,63 +391,6 @@ bool Engine::ended() {
 bool Engine::may_stop() const {
   const std::lock_guard lock(mutex_);
   return leaving_ || exit_code_.has_value();
-}
-
-// The job cannot go on: tell the other ranks, fail everything here, then serve nothing but the end.
-void Engine::fail(const Error& error) {
-  doorbell_.get_up();
-  {
-    const std::lock_guard lock(mutex_);
-    if (!failure_) failure_ = Error(ErrorKind::kAborted, error.what());
-  }
-  // First, so that what has thrown is not run again.
-  fail_everything(*failure_);
-  spread_failure();
-  while (true) {
-    const std::uint32_t heard = doorbell_.lie_down(Rest::kAsleep);
-    if (may_stop()) break;
-    doorbell_.sleep(Rest::kAsleep, heard, kIdleLookWithBells);
-  }
-  std::optional<int> exit_code;
-  {
-    const std::lock_guard lock(mutex_);
-    exit_code = exit_code_;
-  }
-  try {
-    if (exit_code) groups_[0]->transport().abort_job(*exit_code);
-  } catch (const std::exception&) {
-    // The process ends by itself then, and the starter sees its exit code.
-  }
-}
-
-void Engine::fail_everything(const Error& error) {
-  std::vector<Queued> queue;
-  {
-    const std::lock_guard lock(mutex_);
-    queue.swap(queue_);
-  }
-  for (auto& [id, group] : groups_) group->fail_all(error);
-  for (auto& group : closing_) group->fail_all(error);
-  for (Queued& queued : queue) on_finished(queued.group, queued.submission, Result(), &error);
-}
-
-void Engine::spread_failure() {
-  Group& world = *groups_[0];
-  const auto limit = Clock::now() + kFarewell;
-  try {
-    world.announce_failure(failure_->what());
-    while (Clock::now() < limit) {
-      const bool moved = world.progress();
-      if (!moved && world.flushed()) break;
-      if (!moved) backoff_.pause(doorbell_, false);
-    }
-  } catch (const std::exception&) {
-    // The verdict that ends the job comes back as this error; or the transport is broken, and then nobody can be told.
-  }
-  try {
-    while (!world.flushed() && Clock::now() < limit) backoff_.pause(doorbell_, false);
-  } catch (const std::exception&) {
-  }
 }
 
 void Engine::make_group(int id, std::vector<int> ranks, std::unique_ptr<Transport> transport) {

@@ -6,31 +6,7 @@ from typing import Any
 
 import torch
 
-
-class Compressor:
-    """Turns a tensor into a smaller one before a reduction, and the result back after it."""
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """(the tensor to send, what decompress needs to know)."""
-        raise NotImplementedError("a compressor defines compress() and decompress()")
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """The reduced tensor in its first form."""
-        raise NotImplementedError("a compressor defines compress() and decompress()")
-
-
-class NoneCompressor(Compressor):
-    """Sends tensors as they are."""
-
-    @staticmethod
-    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        return tensor
+from sirtaki.compression import Compressor, NoneCompressor
 
 
 class _CastCompressor(Compressor):
