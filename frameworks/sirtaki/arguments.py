@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, require_id
 from sirtaki.reduce_ops import Adasum, Average, check_adasum, check_scale, checked_op
+
+Groups = int | list[list[Any]] | None
 
 
 def checked_name(name: Any) -> str:
@@ -56,3 +60,29 @@ def checked_passes(passes: int) -> int:
     if isinstance(passes, bool) or not isinstance(passes, int) or passes <= 0:
         raise ValueError(f"backward_passes_per_step must be > 0, got {passes!r}")
     return passes
+
+
+def checked_groups(num_groups: int, groups: Groups, identity: Callable[[Any], int] = id) -> tuple[int, list[list[Any]]]:
+    """(number of equal groups or 0, lists of variables); ValueError for anything else.
+
+    identity: equal exactly for what is one variable.
+    """
+    if num_groups:
+        warnings.warn("num_groups is deprecated; use groups", DeprecationWarning, stacklevel=4)
+        groups = num_groups if groups is None else groups
+    if groups is None:
+        return 0, []
+    if isinstance(groups, int) and not isinstance(groups, bool):
+        if groups < 0:
+            raise ValueError(f"groups should be a non-negative integer or a list of lists of variables, got {groups}")
+        return groups, []
+    if not isinstance(groups, list) or not all(isinstance(group, (list, tuple)) for group in groups):
+        raise ValueError(f"groups should be a non-negative integer or a list of lists of variables, got {groups!r:.80}")
+    seen: set[int] = set()
+    for variable in (variable for group in groups for variable in group):
+        if not (hasattr(variable, "shape") and hasattr(variable, "assign")):
+            raise ValueError(f"groups must consist of variables, got {type(variable).__name__} {variable!r:.80}")
+        if identity(variable) in seen:
+            raise ValueError(f"a variable of shape {tuple(variable.shape)} appears in groups more than once")
+        seen.add(identity(variable))
+    return 0, [list(group) for group in groups]

@@ -8,9 +8,10 @@ import keras
 from keras.src import api_export
 from keras.src.saving import object_registration
 
+from sirtaki.arguments import Groups, checked_groups
 from sirtaki.keras import backends, hooks
 from sirtaki.keras.attachment import Attachment, attach, attachment_of
-from sirtaki.keras.options import Groups, Options, checked_groups, checked_options
+from sirtaki.keras.options import Options, checked_options
 from sirtaki.keras.steps import OUTER, AveragedOutside, AveragedSteps, is_distributed
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, global_process_set

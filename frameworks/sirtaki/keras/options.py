@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 from sirtaki.arguments import checked_passes, checked_predivide
 from sirtaki.process_sets import ProcessSet, require_id
 from sirtaki.reduce_ops import Average, ReduceOp, Sum, checked_op
-
-Groups = int | list[list[Any]] | None
 
 
 @dataclass(frozen=True)
@@ -71,26 +68,3 @@ def checked_options(
         process_set=process_set,
         scale_local_gradients=bool(scale_local_gradients),
     )
-
-
-def checked_groups(num_groups: int, groups: Groups) -> tuple[int, list[list[Any]]]:
-    """(number of equal groups or 0, lists of variables); ValueError for anything else."""
-    if num_groups:
-        warnings.warn("num_groups is deprecated; use groups", DeprecationWarning, stacklevel=4)
-        groups = num_groups if groups is None else groups
-    if groups is None:
-        return 0, []
-    if isinstance(groups, int) and not isinstance(groups, bool):
-        if groups < 0:
-            raise ValueError(f"groups should be a non-negative integer or a list of lists of variables, got {groups}")
-        return groups, []
-    if not isinstance(groups, list) or not all(isinstance(group, (list, tuple)) for group in groups):
-        raise ValueError(f"groups should be a non-negative integer or a list of lists of variables, got {groups!r:.80}")
-    seen: set[int] = set()
-    for variable in (variable for group in groups for variable in group):
-        if not (hasattr(variable, "shape") and hasattr(variable, "assign")):
-            raise ValueError(f"groups must consist of variables, got {type(variable).__name__} {variable!r:.80}")
-        if id(variable) in seen:
-            raise ValueError(f"a variable of shape {tuple(variable.shape)} appears in groups more than once")
-        seen.add(id(variable))
-    return 0, [list(group) for group in groups]

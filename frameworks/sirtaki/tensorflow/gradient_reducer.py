@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
-from sirtaki.arguments import checked_predivide, reduction
+from sirtaki.arguments import checked_groups, checked_predivide, reduction
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.reduce_ops import Average, Max
 from sirtaki.tensorflow import raw
@@ -19,25 +18,6 @@ from sirtaki.tensorflow.compression import Compression, Compressor
 from sirtaki.tensorflow.raw import Reduction
 from sirtaki.tensorflow.sparse import reduce_slices
 from sirtaki.tensorflow.tensors import identity
-
-
-def checked_groups(num_groups: int, groups: Any) -> tuple[int, list[list[Any]]]:
-    """(number of equal groups, groups of variables), at most one of them set; ValueError for anything else."""
-    if num_groups:
-        warnings.warn("num_groups is deprecated; use groups", DeprecationWarning, stacklevel=4)
-        groups = num_groups if groups is None else groups
-    if groups is None:
-        return 0, []
-    if isinstance(groups, int) and not isinstance(groups, bool):
-        if groups < 0:
-            raise ValueError(f"groups should be a non-negative integer or a list of lists of variables, got {groups}")
-        return groups, []
-    if not isinstance(groups, list) or not all(isinstance(group, (list, tuple)) for group in groups):
-        raise ValueError(f"groups should be a non-negative integer or a list of lists of variables, got {groups!r:.80}")
-    members = [identity(variable) for group in groups for variable in group]
-    if len(set(members)) != len(members):
-        raise ValueError("a variable appears in groups more than once")
-    return 0, [list(group) for group in groups]
 
 
 @dataclass
@@ -71,7 +51,7 @@ class GradientReducer:
         """ValueError for what does not fit together; the predivision changes the order of operations only."""
         factor = checked_predivide(gradient_predivide_factor, op)
         how = Reduction(*reduction(op, 1.0 / factor, factor, process_set))
-        count, listed = checked_groups(num_groups, groups)
+        count, listed = checked_groups(num_groups, groups, identity)
         return cls(how, compression, bool(sparse_as_dense), count, listed, bool(scale_local_gradients))
 
     def add_local(self, variable: Any) -> None:
