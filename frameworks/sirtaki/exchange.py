@@ -23,22 +23,28 @@ def _address(block: bytearray) -> tuple[int, Any]:
 
 def allgather_bytes(payload: bytes, name: str, process_set: int = 0) -> list[bytes]:
     """The payload of every rank of the set, by rank within the set; lengths may differ. Blocks."""
-    framed = bytearray(len(payload).to_bytes(8, "little") + payload)
-    address, keep = _address(framed)
+    block = framed(payload)
+    address, keep = _address(block)
     work = core.submit(
         core.VERBS["allgather"],
         name,
-        [(address, 0, core.DTYPES["uint8"], (len(framed),), _HOST)],
+        [(address, 0, core.DTYPES["uint8"], (len(block),), _HOST)],
         process_set=process_set,
         site=call_site(),
         awaited=True,
         keep=keep,
     )
     work.wait()
-    return _unframed(bytes(work.buffers()[0]))
+    return unframed(bytes(work.buffers()[0]))
 
 
-def _unframed(joined: bytes) -> list[bytes]:
+def framed(payload: bytes) -> bytearray:
+    """With its length in front, so that it can be told from what is joined to it."""
+    return bytearray(len(payload).to_bytes(8, "little") + payload)
+
+
+def unframed(joined: bytes) -> list[bytes]:
+    """The payloads of what was framed and joined."""
     parts, start = [], 0
     while start < len(joined):
         end = start + 8 + int.from_bytes(joined[start : start + 8], "little")

@@ -173,5 +173,11 @@ def test_parameter_check_finds_drift(rank_count, monkeypatch):
     train(model, optimizer, part_of, 4)
     with torch.no_grad():
         model[2].weight[0, 0, 0, 0] += 1e-12 * hvd.rank()
-    with pytest.raises(hvd.HorovodInternalError, match=r"2\.weight"):
+    with pytest.raises(hvd.HorovodInternalError, match=r"after step 6 the parameter 2\.weight"):
         train(model, optimizer, part_of, 2)
+    with pytest.raises(hvd.HorovodInternalError, match=r"the parameter 2\.weight"):
+        hvd.check_parameters(list(model.named_parameters()))
+    hvd.broadcast_parameters(model.state_dict(), 0)
+    hvd.check_parameters(model.state_dict())
+    with pytest.raises(hvd.HorovodInternalError, match=r"numbers of parameters: \[1, 2\]"):
+        hvd.check_parameters([torch.zeros(2)] * (1 + hvd.rank()))

@@ -63,6 +63,7 @@ from sirtaki.tensorflow.functions import (
     broadcast_variables,
 )
 from sirtaki.tensorflow.optimizer import DistributedOptimizer
+from sirtaki.tensorflow.parameter_check import check_parameters
 from sirtaki.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
 
 call_site.add_internal_folder(os.path.dirname(tf.__file__))
@@ -102,6 +103,7 @@ __all__ = [
     "broadcast_object_fn",
     "broadcast_variables",
     "ccl_built",
+    "check_parameters",
     "cross_rank",
     "cross_size",
     "cuda_built",

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
+from sirtaki.parameter_check import ParameterCheck
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.reduce_ops import Adasum, Average
+from sirtaki.tensorflow import raw
 from sirtaki.tensorflow.aggregation import LocalGradientAggregationHelper
 from sirtaki.tensorflow.compression import Compression, Compressor
 from sirtaki.tensorflow.gradient_reducer import GradientReducer
+from sirtaki.tensorflow.parameter_check import after_step
 
 
 class _Distributed:
@@ -19,6 +23,7 @@ class _Distributed:
 
     _reducer: GradientReducer
     _aggregation: LocalGradientAggregationHelper
+    _check: ParameterCheck | None
     _computed = False
 
     @tf.autograph.experimental.do_not_convert
@@ -45,7 +50,18 @@ class _Distributed:
         self._computed = False
         pairs = list(grads_and_vars)
         apply = functools.partial(super().apply_gradients, pairs, *args, **kwargs)
-        return self._aggregation.apply_gradients(apply, [grad for grad, _ in pairs])
+        step = functools.partial(self._checked, apply, [variable for _, variable in pairs])
+        return self._aggregation.apply_gradients(step, [grad for grad, _ in pairs])
+
+    def _checked(self, apply: Callable[[], Any], variables: list[Any]) -> Any:
+        """Updates the variables, and compares them over the ranks if SIRTAKI_CHECK_PARAMETERS asks for it."""
+        done, group = apply(), self._reducer.how.group
+        if self._check is None or raw.known_size(group) == 1:
+            return done
+        shared = [variable for variable in variables if not self._reducer.is_local(variable)]
+        with tf.control_dependencies([done] if isinstance(done, (tf.Operation, tf.Tensor)) else []):
+            compared = after_step(self._check, shared, group)
+        return done if compared is None else tf.group(compared)
 
     def register_local_var(self, var: Any) -> None:
         """The gradient of this variable is not reduced."""
@@ -124,4 +140,5 @@ def _distribute(optimizer: Any, reducer: GradientReducer, passes: int, average: 
     result = kind.__new__(kind)
     result.__dict__.update(optimizer.__dict__)
     result._reducer, result._aggregation = reducer, helper
+    result._check = ParameterCheck.from_environment()
     return result

@@ -68,6 +68,7 @@ from sirtaki.torch.functions import (
 )
 from sirtaki.torch.handles import poll, synchronize
 from sirtaki.torch.optimizer import DistributedOptimizer
+from sirtaki.torch.parameter_check import check_parameters
 from sirtaki.torch.sparse import sparse_allreduce_async
 from sirtaki.torch.sync_batch_norm import SyncBatchNorm
 
@@ -105,6 +106,7 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "ccl_built",
+    "check_parameters",
     "cross_rank",
     "cross_size",
     "cuda_built",

@@ -33,6 +33,7 @@ class AdasumSteps:
         result = local_step(closure, *args, **kwargs) if closure is not None else local_step(*args, **kwargs)
         with torch.no_grad():
             self._combine(parameters, starts, options)
+        self._distributed.compare_parameters(self)
         return result
 
     step.hooked = True

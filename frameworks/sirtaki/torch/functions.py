@@ -38,7 +38,7 @@ def broadcast_parameters(
     """
     root = checked_root(root_rank)
     with torch.no_grad():
-        pending = [_start(name, tensor, root, process_set) for name, tensor in _named(params)]
+        pending = [_start(name, tensor, root, process_set) for name, tensor in named_tensors(params)]
         for handle, dense, tensor in pending:
             synchronize(handle)
             if dense is not tensor:
@@ -50,7 +50,8 @@ def _start(name: str, tensor: torch.Tensor, root: int, process_set: ProcessSet) 
     return broadcast_async_(dense, root, name, process_set), dense, tensor
 
 
-def _named(params: Any) -> list[tuple[str, torch.Tensor]]:
+def named_tensors(params: Any) -> list[tuple[str, torch.Tensor]]:
+    """What broadcast_parameters takes, as pairs; ValueError for anything else."""
     if isinstance(params, Mapping):
         entries = sorted(params.items())
     elif isinstance(params, list):

@@ -14,6 +14,7 @@ import torch
 
 from sirtaki.arguments import checked_passes, checked_predivide
 from sirtaki.native import core
+from sirtaki.parameter_check import ParameterCheck
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.reduce_ops import Adasum, Average, check_adasum, checked_op
 from sirtaki.torch.adasum_optimizer import AdasumSteps
@@ -25,7 +26,7 @@ from sirtaki.torch.optimizer_options import (
     checked_names,
     parameters_of,
 )
-from sirtaki.torch.parameter_check import ParameterCheck
+from sirtaki.torch.parameter_check import described
 from sirtaki.torch.reducer import GradientReducer
 
 
@@ -49,6 +50,13 @@ class Attachment:
     def _has_peers(self) -> bool:
         process_set = self.options.process_set
         return core.is_initialized() and bool(process_set.included()) and (process_set.size() or 1) > 1
+
+    def compare_parameters(self, optimizer: torch.optim.Optimizer) -> None:
+        """After each step, if SIRTAKI_CHECK_PARAMETERS asks for it."""
+        if self.check is not None and self._has_peers():
+            entries = enumerate(parameters_of(optimizer))
+            group = self.options.process_set.process_set_id or 0
+            self.check.after_step(lambda: [described(self.options.name_of(i), p) for i, p in entries], group)
 
     def close(self) -> None:
         if self.reducer is not None:
@@ -101,8 +109,8 @@ class ReducedSteps:
             attachment.synchronized = False
             if reducer is not None:
                 reducer.reset()
-        if attachment.check is not None and reducer is not None:
-            attachment.check.after_step(parameters_of(self), attachment.options)
+        if reducer is not None:
+            attachment.compare_parameters(self)
         return result
 
     # torch wraps a class's step once for its own hooks, and schedulers wrap an instance's; both are done already.

@@ -1,54 +1,27 @@
-"""SIRTAKI_CHECK_PARAMETERS=N: every N steps the ranks compare their parameters, to find the first that has drifted."""
+"""Comparing the ranks' parameters, of an optimizer or as the program asks for it. See sirtaki.parameter_check."""
 
 from __future__ import annotations
 
-import json
-import os
-import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 
-from sirtaki.exceptions import SirtakiInternalError
-from sirtaki.exchange import allgather_bytes
-from sirtaki.torch.optimizer_options import Options
-
-VARIABLE = "SIRTAKI_CHECK_PARAMETERS"
+from sirtaki.parameter_check import Parameter, check_equal
+from sirtaki.process_sets import ProcessSet, global_process_set, require_id
+from sirtaki.torch.functions import named_tensors
 
 
-def checksum(tensor: torch.Tensor) -> int:
-    """CRC-32 of the values' bytes, whatever their layout in memory."""
+def described(name: str, tensor: torch.Tensor) -> Parameter:
+    """Whatever its layout in memory, and of dtypes that NumPy does not know."""
     dense = tensor.detach().cpu().contiguous().reshape(-1)
-    return zlib.crc32(dense.view(torch.uint8).numpy()) if dense.numel() else 0
+    return Parameter.of(name, dense.view(torch.uint8).numpy())._replace(shape=tuple(tensor.shape))
 
 
-class ParameterCheck:
-    """Counts the steps of one optimizer."""
+def check_parameters(params: Mapping[str, Any] | Iterable[Any], process_set: ProcessSet = global_process_set) -> None:
+    """Compares the ranks' values bit by bit, by checksums. Blocks until all ranks of the set have called it.
 
-    def __init__(self, every: int) -> None:
-        self._every = every
-        self._steps = 0
-
-    @classmethod
-    def from_environment(cls) -> ParameterCheck | None:
-        """None unless the variable holds a number above 0; ValueError if it holds anything else."""
-        text = os.environ.get(VARIABLE, "0").strip() or "0"
-        if not text.isdigit():
-            raise ValueError(f"{VARIABLE} must be a number of steps, got {text!r}")
-        return cls(int(text)) if int(text) else None
-
-    def after_step(self, parameters: Sequence[torch.Tensor], options: Options) -> None:
-        """Raises SirtakiInternalError on every rank, naming the first parameter whose bits differ and its checksums."""
-        self._steps += 1
-        if self._steps % self._every:
-            return
-        own = json.dumps([checksum(parameter) for parameter in parameters]).encode()
-        parts = allgather_bytes(own, "parameter_check", options.process_set.process_set_id or 0)
-        by_rank = [json.loads(part) for part in parts]
-        for number, sums in enumerate(zip(*by_rank, strict=True)):
-            if len(set(sums)) > 1:
-                shape = tuple(parameters[number].shape)
-                raise SirtakiInternalError(
-                    f"after step {self._steps} the parameter {options.name_of(number)} of shape {shape} is not the "
-                    f"same on all ranks; checksums by rank: {list(sums)}"
-                )
+    params: as in broadcast_parameters. HorovodInternalError on every rank, naming the first that differs.
+    """
+    group = require_id(process_set)
+    check_equal([described(name, tensor) for name, tensor in named_tensors(params)], group)

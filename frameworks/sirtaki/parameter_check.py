@@ -1,0 +1,114 @@
+"""Whether the ranks still hold the same parameters; finds the first that has drifted. Knows no framework.
+
+For an adapter whose own code updates the variables, SIRTAKI_CHECK_PARAMETERS=N does it every N updates:
+
+    check = ParameterCheck.from_environment()        # with the optimizer; None if it is not asked for
+    if check is not None and there are other ranks:  # after each update, on every rank of the process set
+        check.after_step(lambda: [Parameter.of(name, array) for ...], process_set_id)
+
+`array` is anything that NumPy takes; the lambda is called only when a comparison is due. In a TensorFlow graph, where
+Python does not run at each step, call sirtaki.tensorflow.parameter_check.after_step(check, variables, process_set_id)
+instead, which does the same with ops and works in eager mode as well. Where the program updates by itself, it calls
+its adapter's check_parameters().
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from sirtaki.exceptions import SirtakiInternalError
+from sirtaki.exchange import allgather_bytes
+
+VARIABLE = "SIRTAKI_CHECK_PARAMETERS"
+
+
+class Parameter(NamedTuple):
+    """checksum: of the values' bytes in the order of rows. name: for messages, may differ by rank."""
+
+    name: str
+    shape: tuple[int, ...]
+    checksum: int
+
+    @classmethod
+    def of(cls, name: str, array: Any) -> Parameter:
+        """Of an array, by CRC-32. A dtype that NumPy gets from another package (bfloat16) will do."""
+        import numpy
+
+        values = numpy.asarray(array)
+        if not values.size:
+            return cls(name, values.shape, 0)
+        return cls(name, values.shape, zlib.crc32(numpy.ascontiguousarray(values).reshape(-1).view(numpy.uint8)))
+
+
+def payload(parameters: Sequence[Parameter]) -> bytes:
+    """What a rank tells the others of its parameters."""
+    return json.dumps([[list(parameter.shape), parameter.checksum] for parameter in parameters]).encode()
+
+
+def compare(payloads: Sequence[bytes], names: Sequence[str], when: str = "") -> None:
+    """SirtakiInternalError, on every rank alike, unless all ranks' payloads are equal. when: "after step 4 "."""
+    by_rank = [json.loads(part) for part in payloads]
+    counts = [len(parameters) for parameters in by_rank]
+    if len(set(counts)) > 1:
+        raise SirtakiInternalError(f"{when}the ranks hold different numbers of parameters: {counts} by rank")
+    differing = [
+        number for number, entries in enumerate(zip(*by_rank, strict=True)) if entries.count(entries[0]) != len(entries)
+    ]
+    if not differing:
+        return
+    first = [parameters[differing[0]] for parameters in by_rank]
+    shapes = [tuple(shape) for shape, _ in first]
+    shown = f"of shape {shapes[0]}" if len(set(shapes)) == 1 else f"of the shapes {shapes} by rank"
+    more = f", nor are {len(differing) - 1} more of {counts[0]}" if len(differing) > 1 else ""
+    raise SirtakiInternalError(
+        f"{when}the parameter {names[differing[0]]} {shown} is not the same on all ranks{more}; checksums by rank: "
+        f"{[checksum for _, checksum in first]}. Make the ranks equal before the first step (broadcast_parameters, "
+        "broadcast_variables), and let nothing but reduced gradients change a parameter"
+    )
+
+
+def check_equal(
+    parameters: Sequence[Parameter], process_set: int, what: str = "check_parameters", when: str = ""
+) -> None:
+    """compare() of all ranks of a process set, each of which must call this. Blocks. what: names the call to others."""
+    parts = allgather_bytes(payload(parameters), f"allgather.{what}", process_set)
+    compare(parts, [parameter.name for parameter in parameters], when)
+
+
+class ParameterCheck:
+    """Counts the updates of one optimizer."""
+
+    def __init__(self, every: int) -> None:
+        self.every = every
+        self.steps = 0
+
+    @classmethod
+    def from_environment(cls) -> ParameterCheck | None:
+        """None unless the variable holds a number above 0; ValueError if it holds anything else."""
+        text = os.environ.get(VARIABLE, os.environ.get("HOROVOD_CHECK_PARAMETERS", "")).strip() or "0"
+        if not text.isdecimal():
+            raise ValueError(f"{VARIABLE} must be a number of steps, got {text!r}")
+        return cls(int(text)) if int(text) else None
+
+    def is_due(self) -> bool:
+        """Counts one update; whether parameters are to be compared after it."""
+        self.steps += 1
+        return self.steps % self.every == 0
+
+    @property
+    def what(self) -> str:
+        """Names the comparison to the other ranks, so that one which was not asked for it can be told why they wait."""
+        return f"{VARIABLE}={self.every}"
+
+    @property
+    def when(self) -> str:
+        return f"after step {self.steps} "
+
+    def after_step(self, parameters: Callable[[], Sequence[Parameter]], process_set: int) -> None:
+        """After each update. SirtakiInternalError on every rank, naming the first parameter that differs."""
+        if self.is_due():
+            check_equal(parameters(), process_set, self.what, self.when)
