@@ -53,6 +53,23 @@ def unframed(joined: bytes) -> list[bytes]:
     return parts
 
 
+def allreduce_largest(payload: bytes, name: str, process_set: int = 0) -> bytes:
+    """For each place the largest byte that a rank of the set has there; lengths must not differ. Blocks."""
+    block = bytearray(payload)
+    address, keep = _address(block)
+    core.submit(
+        core.VERBS["allreduce"],
+        name,
+        [(address, address, core.DTYPES["uint8"], (len(block),), _HOST)],
+        op=core.OPS["max"],
+        process_set=process_set,
+        site=call_site(),
+        awaited=True,
+        keep=keep,
+    ).wait()
+    return bytes(block)
+
+
 def _broadcast_in_place(block: bytearray, root_rank: int, name: str, process_set: int) -> None:
     address, keep = _address(block)
     core.submit(

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from sirtaki import ending, launchers, mpi_library, naming, process_sets, stacks
+from sirtaki import agreement, ending, launchers, mpi_library, naming, process_sets, stacks
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, bind_existing, bind_global, register_at_init, unbind_all
 from sirtaki.version import __version__
@@ -55,6 +55,7 @@ def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
     mpi_library.share_with_mpi4py(core.mpi_info(libraries)["path"])
     _dynamic = dynamic
     naming.reset()
+    agreement.begin_job()
     bind_global()
     ending.install(shutdown)
     stacks.start()

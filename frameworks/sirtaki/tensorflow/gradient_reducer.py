@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from sirtaki.arguments import checked_groups, checked_predivide, reduction
 from sirtaki.process_sets import ProcessSet, global_process_set
-from sirtaki.reduce_ops import Average, Max
+from sirtaki.reduce_ops import Average
 from sirtaki.tensorflow import raw
+from sirtaki.tensorflow.agreement import alike
 from sirtaki.tensorflow.collectives.allreduce import reduce_dense
 from sirtaki.tensorflow.compression import Compression, Compressor
 from sirtaki.tensorflow.raw import Reduction
@@ -24,8 +25,7 @@ from sirtaki.tensorflow.tensors import identity
 class GradientReducer:
     """How gradients are reduced. Fields as the arguments of DistributedGradientTape, checked by make().
 
-    A gradient that is None on this rank counts as zeros. In eager mode the ranks first tell each other what they have,
-    so that one that is None everywhere stays None; a graph is built before that can be known, and gives zeros.
+    A gradient that is None on this rank counts as zeros (see sirtaki.tensorflow.agreement).
     """
 
     how: Reduction
@@ -65,20 +65,13 @@ class GradientReducer:
         """The reduced gradients, in the order of the variables; local ones are divided by the number of ranks."""
         results = list(grads)
         shared = [i for i, variable in enumerate(variables) if not self.is_local(variable)]
-        chosen = [self._filled(grads[i], variables[i]) for i in shared]
-        for i, result in zip(shared, self._reduce_shared(chosen, [variables[i] for i in shared], name), strict=True):
+        reduced = self._reduce_shared([grads[i] for i in shared], [variables[i] for i in shared], name)
+        for i, result in zip(shared, reduced, strict=True):
             results[i] = result
         if self.scale_local_gradients:
             for i in set(range(len(results))) - set(shared):
                 results[i] = self._scaled(results[i])
         return results
-
-    def _filled(self, grad: Any, variable: Any) -> Any:
-        if isinstance(grad, tf.IndexedSlices) and self.sparse_as_dense:
-            return tf.convert_to_tensor(grad)
-        if grad is None and not tf.executing_eagerly() and tf.as_dtype(variable.dtype).is_floating:
-            return tf.zeros_like(variable)
-        return grad
 
     def _scaled(self, grad: Any) -> Any:
         if grad is None:
@@ -90,10 +83,11 @@ class GradientReducer:
         return grad / tf.cast(ranks, grad.dtype)
 
     def _reduce_shared(self, grads: list[Any], variables: list[Any], name: str) -> list[Any]:
-        if tf.executing_eagerly():
-            if raw.known_size(self.how.group) == 1:
-                return grads
-            grads = self._agreed(grads, variables)
+        if self.sparse_as_dense:
+            grads = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in grads]
+        if tf.executing_eagerly() and raw.known_size(self.how.group) == 1:
+            return grads
+        grads = alike(grads, variables, self.how.group, self.sparse_as_dense)
         results = list(grads)
         sparse = [i for i, grad in enumerate(grads) if isinstance(grad, tf.IndexedSlices)]
         for i in sparse:
@@ -111,23 +105,6 @@ class GradientReducer:
     def _called(self, name: str) -> str | None:
         return None if tf.executing_eagerly() else name
 
-    def _agreed(self, grads: list[Any], variables: list[Any]) -> list[Any]:
-        """What each gradient is on the ranks together: dense if it is dense on any, else slices, else None."""
-        if not grads:
-            return grads
-        kinds = [[grad is not None and not isinstance(grad, tf.IndexedSlices) for grad in grads]]
-        kinds.append([isinstance(grad, tf.IndexedSlices) for grad in grads])
-        (known,) = raw.allreduce([tf.cast(kinds, tf.uint8)], None, Reduction(int(Max), group=self.how.group))
-        is_dense, is_sparse = known.numpy().tolist()
-        result = []
-        for grad, variable, dense, sparse in zip(grads, variables, is_dense, is_sparse, strict=True):
-            if dense:
-                grad = tf.zeros_like(variable) if grad is None else tf.convert_to_tensor(grad)
-            elif sparse and grad is None:
-                grad = _no_rows(variable)
-            result.append(grad)
-        return result
-
     def _units(self, places: list[int], variables: list[Any]) -> list[list[int]]:
         """Which gradients travel as one request. In eager mode all do: each call waits for its result."""
         if not places:
@@ -144,9 +121,3 @@ class GradientReducer:
         for i in places:
             units.setdefault(group_of.get(identity(variables[i]), ("single", i)), []).append(i)
         return list(units.values())
-
-
-def _no_rows(variable: Any) -> tf.IndexedSlices:
-    shape = tf.shape(variable, tf.int64)
-    values = tf.zeros([0, *variable.shape[1:]], variable.dtype)
-    return tf.IndexedSlices(values, tf.zeros([0], tf.int64), shape)

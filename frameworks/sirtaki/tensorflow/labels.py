@@ -61,11 +61,11 @@ def _unique(name: str, ignore_name_scope: bool) -> str:
     wanted = f"{scope}/{name}" if scope else name
     with graph.name_scope(None):
         own = graph.unique_name(f"{_PREFIX}{wanted}")[len(_PREFIX) :]
-    return "/".join([*_functions(graph), own])
+    return "/".join([*functions(graph), own])
 
 
-def _functions(graph: Any) -> list[str]:
-    """The functions that are being traced, the outermost first."""
+def functions(graph: Any) -> list[str]:
+    """The names of the functions that are being traced, the outermost first; they are the same on all ranks."""
     names: list[str] = []
     while graph is not None and hasattr(graph, "outer_graph"):
         names.insert(0, _name(graph))

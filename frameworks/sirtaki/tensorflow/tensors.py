@@ -8,9 +8,14 @@ from typing import Any
 import tensorflow as tf
 
 
+def anchor(variable: Any) -> Any:
+    """The same object for a Keras variable and the TensorFlow variable in it."""
+    return getattr(variable, "handle", variable)
+
+
 def identity(variable: Any) -> int:
     """The same number for a Keras variable and the TensorFlow variable in it, as long as they exist."""
-    return id(getattr(variable, "handle", variable))
+    return id(anchor(variable))
 
 
 def check_list(tensors: Any) -> list[Any]:

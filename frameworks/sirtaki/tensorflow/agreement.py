@@ -1,0 +1,90 @@
+"""Gradients of one kind: what is None, slices or dense on one rank may be something else on another.
+
+In eager mode the ranks tell each other what they have in every step. A graph is traced once and run often, so they do
+that with the first trace only. Later traces, of which other ranks know nothing, hold to it, whatever gradients they
+have: None becomes zeros or no rows, rows become a table, and a table becomes all of its rows.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.framework import ops as framework_ops
+
+from sirtaki.agreement import DENSE, NONE, SPARSE, Agreements, agreed_kinds
+from sirtaki.native import core
+from sirtaki.tensorflow.failures import as_of_an_op
+from sirtaki.tensorflow.labels import functions
+from sirtaki.tensorflow.tensors import anchor
+
+_next_number = itertools.count()
+_numbers: dict[int, int] = {}  # by id; of variables, and unlike an id never given again
+_agreements: dict[int, Agreements] = {}  # by the number of the first source, with which they go
+
+
+def alike(grads: Sequence[Any], sources: Sequence[Any], group: int, no_slices: bool = False) -> list[Any]:
+    """The gradients as all ranks of the process set reduce them; in eager mode None where no rank has one.
+
+    no_slices: no rank has any, so that in a graph there is nothing to agree on.
+    """
+    kinds = [_kind(grad) for grad in grads]
+    with as_of_an_op():
+        if tf.executing_eagerly():
+            common = agreed_kinds(kinds, group) if kinds else []
+        else:
+            agreed = kinds if no_slices else _agreed_in_graph(kinds, sources, group)
+            common = [DENSE if kind == NONE else kind for kind in agreed]
+    return [_of_kind(*entry) for entry in zip(grads, sources, common, strict=True)]
+
+
+def _kind(grad: Any) -> int:
+    if grad is None:
+        return NONE
+    return SPARSE if isinstance(grad, tf.IndexedSlices) else DENSE
+
+
+def _agreed_in_graph(kinds: list[int], sources: Sequence[Any], group: int) -> list[int]:
+    """Where there is nobody to agree with, this rank's own."""
+    members = core.process_sets().get(group, ()) if core.is_initialized() else ()
+    if not kinds or len(members) < 2 or core.rank() not in members:
+        return kinds
+    numbers = tuple(_number(source) for source in sources)
+    path = "/".join(functions(framework_ops.get_default_graph()))
+    known = _agreements.setdefault(numbers[0], Agreements())
+    return known.once((path, numbers), kinds, group, path)
+
+
+def _number(source: Any) -> int:
+    """-1 for a tensor: in each trace it is another one, which the other ranks need not trace."""
+    if not hasattr(source, "assign"):
+        return -1
+    thing = anchor(source)
+    key = id(thing)
+    if key not in _numbers:
+        _numbers[key] = next(_next_number)
+        weakref.finalize(thing, _forget, key).atexit = False
+    return _numbers[key]
+
+
+def _forget(key: int) -> None:
+    _agreements.pop(_numbers.pop(key), None)
+
+
+def _of_kind(grad: Any, source: Any, kind: int) -> Any:
+    if kind == SPARSE:
+        return grad if isinstance(grad, tf.IndexedSlices) else _rows(grad, source)
+    if kind == DENSE and grad is None:
+        return tf.zeros_like(source) if tf.as_dtype(source.dtype).is_floating else None
+    return grad if kind == NONE else tf.convert_to_tensor(grad)
+
+
+def _rows(grad: Any, source: Any) -> tf.IndexedSlices:
+    """All rows of a dense gradient, or none where there is no gradient."""
+    shape = tf.shape(source, tf.int64)
+    if grad is None:
+        return tf.IndexedSlices(tf.zeros([0, *source.shape[1:]], source.dtype), tf.zeros([0], tf.int64), shape)
+    return tf.IndexedSlices(tf.convert_to_tensor(grad), tf.range(shape[0]), shape)
