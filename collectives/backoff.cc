@@ -29,7 +29,7 @@ bool Backoff::spin(bool moving_data) {
     waiting_ = true;
     since_ = now;
   }
-  if (!cores_are_free_ || now - since_ >= (moving_data ? kSpinMovingData : kSpin)) return false;
+  if (now - since_ >= (moving_data ? kSpinMovingData : kSpin) || !has_core()) return false;
   relax();
   return true;
 }

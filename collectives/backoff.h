@@ -4,14 +4,19 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
+#include <utility>
 
 #include "doorbell.h"
+#include "seats.h"
 
 namespace sirtaki {
 
 class Backoff {
  public:
   explicit Backoff(bool cores_are_free) : cores_are_free_(cores_are_free) {}
+  // Spins only while no other rank of the host needs the core.
+  explicit Backoff(Seats seats) : cores_are_free_(seats.suffice()), seats_(std::move(seats)) {}
 
   void reset() { waiting_ = false; }
 
@@ -27,7 +32,10 @@ class Backoff {
   static constexpr std::chrono::milliseconds kLongestNap{1};
 
  private:
+  bool has_core() { return cores_are_free_ && (!seats_ || !seats_->shared() || seats_->move_apart()); }
+
   bool cores_are_free_;
+  std::optional<Seats> seats_;
   bool waiting_ = false;
   std::chrono::steady_clock::time_point since_;
 };

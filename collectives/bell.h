@@ -2,6 +2,8 @@
 // wakes exactly the process that has something to do.
 #pragma once
 
+#include <sched.h>
+
 #include <atomic>
 #include <cstdint>
 
@@ -13,6 +15,10 @@ struct alignas(128) Bell {
   std::atomic<std::uint32_t> state;   // who sleeps, if anybody does: Rest
   std::atomic<std::uint32_t> rings;   // the engine's thread sleeps on this word
   std::atomic<std::uint32_t> helper;  // a thread that helps (Engine::help) sleeps on this one
+  // For Seats: where the owner last began to wait, and the cores that it may use. On a line of their own, since they
+  // hardly ever change.
+  alignas(64) std::atomic<std::uint32_t> seat;
+  cpu_set_t allowed;
 };
 
 enum class Rest : std::uint32_t {

@@ -82,7 +82,10 @@ Engine::Engine(EngineOptions options, std::unique_ptr<Transport> world)
     bells_ = HostBells::make(*world, why);
     if (bells_ != nullptr) {
       doorbell_.attach(bells_->of(topology_.rank));
-      world = make_shm_transport(std::move(world), bells_, all, why);
+      Seats seats(bells_, topology_.rank);
+      seats.publish();
+      world = make_shm_transport(std::move(world), bells_, all, why);  // meets all ranks
+      backoff_ = Backoff(seats);
     }
   }
   make_group(0, all, std::move(world));

@@ -15,14 +15,16 @@ class HostBells {
   // have the memory; `why` then says what failed.
   static std::shared_ptr<HostBells> make(Transport& transport, std::string& why);
 
-  explicit HostBells(std::unique_ptr<ShmSegment> segment);
+  HostBells(std::unique_ptr<ShmSegment> segment, int size);
 
   // Of that rank of the job.
   Bell& of(int rank) const { return bells_[rank]; }
+  int size() const { return size_; }
 
  private:
   std::unique_ptr<ShmSegment> segment_;
   Bell* bells_;
+  int size_;
 };
 
 }  // namespace sirtaki

@@ -50,6 +50,7 @@ class ShmChannel::Wait final : public Pending {
     for (int look = 0; look < kLooks; ++look) {
       if (arrived()) return true;
     }
+    if (channel_.transport_->shares_core(next_)) return false;
     const auto limit = Clock::now() + kSpin;
     do {
       for (int look = 0; look < kLooks; ++look) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "error.h"
+#include "seats.h"
 #include "transport/byte_ring.h"
 
 namespace sirtaki {
@@ -116,7 +117,8 @@ class ShmTransport final : public Transport {
       : inner_(std::move(inner)),
         segment_(std::move(segment)),
         bells_(std::move(bells)),
-        job_ranks_(std::move(job_ranks)) {
+        job_ranks_(std::move(job_ranks)),
+        seats_(bells_, job_ranks_[static_cast<std::size_t>(inner_->rank())]) {
     for (int peer = 1; peer < size(); ++peer) {
       if (rank() != 0 && rank() != peer) continue;
       std::byte* const memory = segment_->bytes().data() + static_cast<std::size_t>(peer - 1) * 2 * ByteRing::kMemory;
@@ -135,6 +137,8 @@ class ShmTransport final : public Transport {
   Transport& base() override { return inner_->base(); }
   bool wakes() const override { return true; }
   void wake(int peer) override { wake_owner(bells_->of(job_ranks_[static_cast<std::size_t>(peer)])); }
+
+  bool shares_core(int peer) const override { return seats_.shared_with(job_ranks_[static_cast<std::size_t>(peer)]); }
 
   void send(int to, Bytes bytes) override {
     Peer& peer = peers_[rank() == 0 ? static_cast<std::size_t>(to - 1) : 0];
@@ -199,6 +203,7 @@ class ShmTransport final : public Transport {
   std::unique_ptr<ShmSegment> segment_;
   std::shared_ptr<HostBells> bells_;
   std::vector<int> job_ranks_;
+  Seats seats_;
   std::vector<Peer> peers_;  // those that this rank talks with
   std::size_t next_ = 0;     // whose message is looked for first
 };

@@ -47,6 +47,8 @@ class Transport {
   // share. Otherwise ranks look for what has come.
   virtual bool wakes() const { return false; }
   virtual void wake(int peer) { static_cast<void>(peer); }
+  // Does that rank, as far as is known, work on the core that the caller is on? Then it has to wait for the caller.
+  virtual bool shares_core(int peer) const { return static_cast<void>(peer), false; }
 
   // What carries the data, where this one adds something to another.
   virtual Transport& base() { return *this; }

@@ -1,0 +1,112 @@
+// Where ranks work: who shares a core with whom, and who moves away.
+#include "seats.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <memory>
+#include <new>
+
+#include "check.h"
+
+namespace sirtaki::testing {
+namespace {
+
+cpu_set_t allowed_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  check(sched_getaffinity(0, sizeof(cores), &cores) == 0, "the cores are known");
+  return cores;
+}
+
+cpu_set_t only(int core) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  CPU_SET(static_cast<std::size_t>(core), &cores);
+  return cores;
+}
+
+void stay_on(const cpu_set_t& cores) {
+  check(sched_setaffinity(0, sizeof(cores), &cores) == 0, "the cores may be used");
+}
+
+std::uint32_t seat_of(int core) { return static_cast<std::uint32_t>(core + 1); }
+
+std::shared_ptr<HostBells> make_bells(int ranks) {
+  constexpr std::align_val_t kAlignment{128};
+  const std::size_t size = static_cast<std::size_t>(ranks) * sizeof(Bell);
+  auto* bytes = static_cast<std::byte*>(::operator new(size, kAlignment));
+  std::fill_n(bytes, size, std::byte{0});
+  const std::shared_ptr<std::byte> memory(bytes, [](std::byte* address) { ::operator delete(address, kAlignment); });
+  return std::make_shared<HostBells>(ShmSegment::of_threads(memory, size), ranks);
+}
+
+void sees_who_shares_its_core(const cpu_set_t& all) {
+  const auto bells = make_bells(3);
+  const int here = sched_getcpu();
+  stay_on(only(here));
+  const Seats seats(bells, 1);
+  check(!seats.shared() && !seats.shared_with(0), "nobody has said where he is");
+  check_equal(bells->of(1).seat.load(), seat_of(here), "the own seat");
+  bells->of(2).seat = seat_of(here);
+  check(seats.shared() && seats.shared_with(2) && !seats.shared_with(0), "rank 2 is here");
+  bells->of(2).seat = seat_of(here + 1);
+  check(!seats.shared(), "rank 2 has gone");
+  stay_on(all);
+}
+
+void counts_the_cores_of_all_ranks() {
+  const auto bells = make_bells(2);
+  Seats seats(bells, 0);
+  seats.publish();
+  const cpu_set_t own = allowed_cores();
+  check(CPU_EQUAL(&bells->of(0).allowed, &own), "says what it may use");
+  bells->of(0).allowed = bells->of(1).allowed = only(0);
+  check(!seats.suffice(), "one core for two");
+  bells->of(1).allowed = only(1);
+  check(seats.suffice(), "a core for each");
+}
+
+// Tries to, from a core on which a rank has begun to rest in that way.
+bool moves_away(const cpu_set_t& allowed, Rest rest) {
+  const auto bells = make_bells(2);
+  Seats seats(bells, 0);
+  stay_on(allowed);
+  int here = -1;
+  bool moved = false;
+  do {  // again if the kernel has moved this thread meanwhile
+    here = sched_getcpu();
+    bells->of(1).seat = seat_of(here);
+    bells->of(1).state = static_cast<std::uint32_t>(rest);
+    moved = seats.move_apart();
+  } while (!moved && sched_getcpu() != here);
+  if (moved) {
+    check(bells->of(0).seat != seat_of(here), "went to another core");
+    bells->of(1).seat = bells->of(0).seat.load();
+    check(!seats.move_apart(), "does not move again so soon");
+  }
+  const cpu_set_t after = allowed_cores();
+  check(CPU_EQUAL(&after, &allowed), "may use the same cores as before");
+  return moved;
+}
+
+void moves_from_ranks_that_are_busy(const cpu_set_t& all) {
+  const bool has_choice = CPU_COUNT(&all) > 1;
+  for (const Rest rest : {Rest::kNone, Rest::kNapping, Rest::kHelper}) {
+    check_equal(moves_away(all, rest), has_choice, "moves if it can");
+  }
+  check(!moves_away(all, Rest::kAsleep), "one at rest may come from elsewhere");
+  check(!moves_away(only(sched_getcpu()), Rest::kNone), "has nowhere to go");
+  stay_on(all);
+}
+
+}  // namespace
+}  // namespace sirtaki::testing
+
+int main() {
+  using namespace sirtaki::testing;
+  const cpu_set_t all = allowed_cores();
+  sees_who_shares_its_core(all);
+  counts_the_cores_of_all_ranks();
+  moves_from_ranks_that_are_busy(all);
+}
