@@ -139,8 +139,9 @@ std::shared_ptr<Work> Engine::enqueue(int group, Request request, std::vector<Ad
   if (!set.names.insert({request.name, request.sequence}).second) {
     throw Error(ErrorKind::kInvalidArgument,
                 "'" + request.title() +
-                    "' is still under way on this rank: a name can be used again only after its "
-                    "operation has been synchronized. Give every tensor a name of its own.");
+                    "' is still under way on this rank: a name can be used again only after its operation has ended. "
+                    "Give every call a name of its own, and do not let a graph with a call in it run several times "
+                    "at once, as a parallel map over a dataset or two threads do.");
   }
   if (nameless) ++counter;
   queue_.push_back({group, {std::move(request), std::move(addresses), work, std::move(allocate)}});
