@@ -73,6 +73,7 @@ Engine::Engine(EngineOptions options, std::unique_ptr<Transport> world)
     host_ids.push_back(introduction.host_id);
   }
   topology_ = make_topology(world->rank(), host_ids);
+  host_numbers_ = number_hosts(host_ids);
   backoff_ = Backoff(cores_are_free(topology_));
   std::vector<int> all;
   for (int rank = 0; rank < topology_.size; ++rank) all.push_back(rank);
@@ -401,9 +402,12 @@ void Engine::make_group(int id, std::vector<int> ranks, std::unique_ptr<Transpor
   const int rank = index_of(ranks, topology_.rank);
   if (transport != nullptr) {
     GroupOptions options{id, ranks, {}, options_.settings};
-    for (const int r : ranks) options.hosts.push_back(hosts_[static_cast<std::size_t>(r)]);
-    const std::set<std::string> hosts(options.hosts.begin(), options.hosts.end());
-    DataPlanes planes = options_.make_planes(*transport, hosts.size() == 1);
+    std::vector<int> hosts;
+    for (const int r : ranks) {
+      options.hosts.push_back(hosts_[static_cast<std::size_t>(r)]);
+      hosts.push_back(host_numbers_[static_cast<std::size_t>(r)]);
+    }
+    DataPlanes planes = options_.make_planes(*transport, hosts);
     groups_[id] = std::make_unique<Group>(std::move(options), std::move(transport), std::move(planes),
                                           static_cast<GroupOwner&>(*this), statistics_);
   }
