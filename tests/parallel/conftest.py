@@ -24,7 +24,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if marker is not None:
         counts = [count for count in marker.args if not _IN_WORKER or count == _COUNT]
         metafunc.parametrize("rank_count", counts, ids=[f"{count}ranks" for count in counts], indirect=True)
-        if metafunc.definition.path.name.startswith("test_keras"):
+        if metafunc.definition.path.name.startswith("test_keras_"):
             backends = [os.environ["KERAS_BACKEND"]] if _IN_WORKER else _KERAS_BACKENDS
             metafunc.parametrize("keras_backend", backends, indirect=True)
 
@@ -61,15 +61,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     for key, names in tests.items():
         framework, _, backend = key[0].partition("/")
         settings = {"KERAS_BACKEND": backend} if framework == "keras" else {}
+        if framework == "keras2":
+            settings = {"TF_USE_LEGACY_KERAS": "1"}
         _jobs[key] = Job(key[1], names, session.config.rootpath, settings)
 
 
 def _job_of(item: pytest.Item) -> tuple[str, int]:
-    """(framework, number of ranks): no job imports two frameworks, unless a test of its own wants to. Keras's are
-    "keras/" and its backend.
+    """(framework, number of ranks): no job imports two frameworks, unless a test of its own wants to. Those of Keras 3
+    are "keras/" and its backend.
     """
     name = item.path.name
-    framework = next((other for other in ("tensorflow", "keras") if name.startswith(f"test_{other}")), "torch")
+    known = ("tensorflow", "keras2", "keras")
+    framework = next((other for other in known if name.startswith(f"test_{other}")), "torch")
     if framework == "keras":
         framework += f"/{item.callspec.params['keras_backend']}"
     return framework, _count_of(item)

@@ -1,13 +1,12 @@
-"""Sirtaki for Keras 3: `import sirtaki.keras as hvd` takes the place of `import horovod.keras as hvd`.
+"""Sirtaki for Keras: `import sirtaki.keras as hvd` takes the place of `import horovod.keras as hvd`.
 
-Keras runs on TensorFlow or PyTorch, as KERAS_BACKEND says; on others importing this is a NotImplementedError.
+Keras 3 runs on TensorFlow or PyTorch, as KERAS_BACKEND says; on others importing this is a NotImplementedError. Where
+tf.keras is Keras 2 (TF_USE_LEGACY_KERAS=1), the names are for tf_keras.
 """
 
 from __future__ import annotations
 
 import os
-
-import keras
 
 from sirtaki import call_site
 from sirtaki.exceptions import HorovodInternalError, SirtakiInternalError
@@ -21,6 +20,7 @@ from sirtaki.keras.functions import (
     broadcast_variables,
     reducescatter,
 )
+from sirtaki.keras.generations import keras as _keras
 from sirtaki.keras.optimizer import DistributedOptimizer
 from sirtaki.keras.saving import load_model
 from sirtaki.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
@@ -51,7 +51,7 @@ from sirtaki.runtime import (
 )
 
 Compression = _load().Compression
-call_site.add_internal_folder(os.path.dirname(keras.__file__))
+call_site.add_internal_folder(os.path.dirname(_keras.__file__))
 
 __all__ = [
     "Average",

@@ -7,10 +7,11 @@ import itertools
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
-from sirtaki.keras import backends
+from sirtaki.keras import backends, generations
 from sirtaki.keras.agreement import DENSE, NONE, SPARSE, Agreements, agreed_kinds
 from sirtaki.keras.options import Options
 from sirtaki.native import core
+from sirtaki.parameter_check import ParameterCheck
 
 _KEY = "_sirtaki_attachment"
 
@@ -25,7 +26,16 @@ class Attachment:
         self.agreements = Agreements()
         self.variables: Sequence[Any] | None = None
         self.reduced = False  # in the step under way
+        self.applying = False  # Keras 2: while the wrapped class applies gradients
+        self.passes: Any = None  # Keras 2: what sums gradients up
+        self.check = ParameterCheck.from_environment()
         self.delegated = 0  # above 0 while an outer optimizer has reduced the gradients already
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Attachment:
+        """For copies of Keras 2's legacy optimizers; they train the same variables."""
+        other = Attachment(self.options, self.groups)
+        other.local = set(self.local)
+        return other
 
     def active(self) -> bool:
         """Whether there is another rank to reduce with."""
@@ -52,10 +62,11 @@ class Attachment:
         """RuntimeError if variables are about to change by gradients that were not reduced."""
         if self.reduced or self.delegated or not self.active():
             return
+        generation = generations.load()
         raise RuntimeError(
-            f"{type(optimizer).__module__}.{type(optimizer).__name__} updates variables without passing "
-            "through Optimizer._clip_gradients, so that its gradients would not be reduced over the ranks. Let its "
-            "apply() call super().apply(), or reduce the gradients in train_step() and do not wrap the optimizer"
+            f"{type(optimizer).__module__}.{type(optimizer).__name__} updates variables without passing through "
+            f"{generation.REDUCED_IN}, so that its gradients would not be reduced over the ranks. "
+            f"{generation.INSTEAD}, or reduce the gradients in train_step() and do not wrap the optimizer"
         )
 
 
@@ -72,11 +83,16 @@ def attachment_of(optimizer: Any) -> Attachment:
     return found
 
 
+def key_of(optimizer: Any, variable: Any) -> Hashable:
+    """What the optimizer itself tells variables apart by; Keras 2's legacy ones have no method for it."""
+    return optimizer._var_key(variable) if hasattr(optimizer, "_var_key") else variable._unique_id
+
+
 def complete(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
     """The gradients, with zeros where another rank has one and this rank has none; None where no rank has one."""
     attachment, backend = attachment_of(optimizer), backends.load()
     group = attachment.options.process_set.process_set_id or 0
-    keys = [optimizer._var_key(variable) for variable in variables]
+    keys = [key_of(optimizer, variable) for variable in variables]
     shared = [key not in attachment.local for key in keys]
     kinds = [backend.kind(g) if own else NONE for g, own in zip(gradients, shared, strict=True)]
     if attachment.options.sparse_as_dense:
@@ -109,7 +125,7 @@ def reduce_gradients(optimizer: Any, gradients: Sequence[Any], variables: Sequen
             "those of its local variables cannot be told from the others; let its apply() call super().apply()"
         )
     known = variables if variables is not None else [None] * len(gradients)
-    keys = [i if variable is None else optimizer._var_key(variable) for i, variable in enumerate(known)]
+    keys = [i if variable is None else key_of(optimizer, variable) for i, variable in enumerate(known)]
     result = list(gradients)
     numbers = [i for i, g in enumerate(gradients) if g is not None and keys[i] not in attachment.local]
     place = {i: p for p, i in enumerate(numbers)}
@@ -129,6 +145,15 @@ def reduce_gradients(optimizer: Any, gradients: Sequence[Any], variables: Sequen
         result = [g if g is None else backend.scaled(g, float(options.passes_factor)) for g in result]
     attachment.reduced = True
     return result
+
+
+def compare_ranks(optimizer: Any, variables: Sequence[Any] | None) -> None:
+    """After each step: compares the ranks' variables, but for local ones, if SIRTAKI_CHECK_PARAMETERS asks for it."""
+    attachment = attachment_of(optimizer)
+    if attachment.check is None or not variables or not attachment.active():
+        return
+    shared = [variable for variable in variables if key_of(optimizer, variable) not in attachment.local]
+    backends.load().after_step(attachment.check, shared, attachment.options.process_set.process_set_id or 0)
 
 
 def _name(options: Options, places: Sequence[int]) -> str:

@@ -1,37 +1,36 @@
-"""The two places where Keras itself must know of distributed optimizers.
+"""The two places where Keras itself must know of distributed optimizers; the same in Keras 2 and 3.
 
 compile() wraps an optimizer by itself in a LossScaleOptimizer under mixed_float16, which would decide by the gradients
-of one rank whether to take a step; and where there is a GPU it turns XLA on, which cannot compile collectives.
+of one rank whether to take a step; and XLA, which Keras 3 turns on where there is a GPU, cannot compile collectives.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Iterable
 from typing import Any
 
-from keras.src.optimizers.loss_scale_optimizer import LossScaleOptimizer
-from keras.src.trainers import trainer
-
 from sirtaki.keras.attachment import attachment_of
-from sirtaki.keras.steps import is_distributed
+from sirtaki.keras.distributed import is_distributed
 
 _log = logging.getLogger("sirtaki.keras")
 _installed = False
 
 
-def install() -> None:
-    """Once in a process, with the first distributed optimizer."""
+def install(loss_scales: Iterable[type], trainer: type) -> None:
+    """Once in a process, with the first distributed optimizer. trainer: the base of models that has jit_compile."""
     global _installed
     if _installed:
         return
     _installed = True
-    _wrap_loss_scale()
-    _wrap_jit_compile()
+    for kind in loss_scales:
+        _wrap_loss_scale(kind)
+    _wrap_jit_compile(trainer)
 
 
-def _wrap_loss_scale() -> None:
-    make = LossScaleOptimizer.__init__
+def _wrap_loss_scale(kind: Any) -> None:
+    make = kind.__init__
 
     @functools.wraps(make)
     def made(self: Any, inner_optimizer: Any, *args: Any, **kwargs: Any) -> None:
@@ -41,12 +40,12 @@ def _wrap_loss_scale() -> None:
 
             convert_outer(self, inner_optimizer)
 
-    LossScaleOptimizer.__init__ = made
+    kind.__init__ = made
 
 
-def _wrap_jit_compile() -> None:
+def _wrap_jit_compile(trainer: Any) -> None:
     """Asked when a step is about to be compiled, whichever way it was switched on."""
-    plain = trainer.Trainer.jit_compile
+    plain = trainer.jit_compile
 
     def jit_compile(self: Any) -> bool:
         wanted = plain.fget(self)
@@ -57,7 +56,7 @@ def _wrap_jit_compile() -> None:
             return False
         return wanted
 
-    trainer.Trainer.jit_compile = property(jit_compile, plain.fset, doc=plain.__doc__)
+    trainer.jit_compile = property(jit_compile, plain.fset, doc=plain.__doc__)
 
 
 def _explain(model: Any) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
-import keras
-
+from sirtaki.keras import generations
 from sirtaki.keras.attachment import Attachment
+from sirtaki.keras.generations import keras
 from sirtaki.keras.optimizer import DistributedOptimizer, convert
 from sirtaki.keras.options import Options
 
@@ -24,27 +23,17 @@ def load_model(
     """keras.saving.load_model, and the model's optimizer is distributed with all its state.
 
     custom_optimizers: classes of your own, found by their names. compression: None is Compression.none. legacy_opts:
-    kept for Horovod's programs; Keras 3 has no other optimizers. A model that was saved without an optimizer comes
-    back as it is. options: other arguments of DistributedOptimizer, as the file has none of them; a warning if the
-    loaded optimizer accumulates gradients and backward_passes_per_step is not among them. The file is read on the rank
-    that calls; BroadcastGlobalVariablesCallback makes ranks equal.
+    kept for Horovod's programs; the file says which class an optimizer has. A model that was saved without an optimizer
+    comes back as it is. options: other arguments of DistributedOptimizer, as the file has none of them; a warning if
+    the loaded optimizer accumulates gradients and backward_passes_per_step is not among them. The file is read on the
+    rank that calls; BroadcastGlobalVariablesCallback makes ranks equal.
     """
     named = {cls.__name__: cls for cls in custom_optimizers or ()}
     model = keras.saving.load_model(filepath, custom_objects={**named, **(custom_objects or {})})
     if getattr(model, "optimizer", None) is not None:
-        _warn_of_passes(model.optimizer, options)
+        generations.load().warn_of_passes(model.optimizer, options)
         DistributedOptimizer(model.optimizer, compression=compression, **options)
     return model
-
-
-def _warn_of_passes(optimizer: Any, options: dict[str, Any]) -> None:
-    steps = getattr(optimizer, "inner_optimizer", optimizer).gradient_accumulation_steps
-    if steps and "backward_passes_per_step" not in options:
-        warnings.warn(
-            f"the loaded optimizer averages {steps} gradients for each update. If it was made with "
-            f"backward_passes_per_step={steps}, which adds them up, give load_model that argument too; 1 if it was not",
-            stacklevel=3,
-        )
 
 
 def unpickled(arguments: tuple[Any, ...], options: Options) -> Any:

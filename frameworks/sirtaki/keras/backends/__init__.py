@@ -9,6 +9,7 @@ scaled(gradient, factor)
 reduce(units, options)               [(name, gradients, variables)] to lists of reduced gradients, all in flight at
                                      once; gradients of one unit travel together
 reduce_max(tensors, name, options)   the largest value on any rank
+after_step(check, variables, process_set)  as ParameterCheck.after_step
 assign_root_values(variables, root, process_set)
 allreduce, allgather, broadcast, reducescatter: of values, with NumPy results
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 import importlib
 from types import ModuleType
 
-import keras
+from sirtaki.keras.generations import keras
 
 _KNOWN = ("tensorflow", "torch")
 

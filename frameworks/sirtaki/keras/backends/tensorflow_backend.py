@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 import sirtaki.tensorflow as adapter
+from sirtaki.keras import generations
 from sirtaki.keras.agreement import DENSE, NONE, SPARSE
 from sirtaki.keras.options import Options
 from sirtaki.process_sets import ProcessSet
 from sirtaki.reduce_ops import Max
 from sirtaki.tensorflow.compression import Compression as Compression
+from sirtaki.tensorflow.parameter_check import after_step as after_step
 
+_storage = generations.load().storage
 Unit = tuple[str, Sequence[Any], Sequence[Any]]
 
 
@@ -30,7 +32,7 @@ def kind(gradient: Any) -> int:
 
 
 def zeros(variable: Any, kind: int) -> Any:
-    variable = _variable(variable)
+    variable = _storage(variable)
     if kind != SPARSE:
         return tf.zeros_like(variable)
     shape = tf.shape(variable)
@@ -46,10 +48,6 @@ def scaled(gradient: Any, factor: float) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
         return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
     return gradient * tf.cast(factor, gradient.dtype)
-
-
-def _variable(variable: Any) -> Any:
-    return variable.value if isinstance(variable, keras.Variable) else variable
 
 
 def reduce(units: Sequence[Unit], options: Options) -> list[list[Any]]:
@@ -87,11 +85,11 @@ def reduce_max(tensors: Sequence[Any], name: str, options: Options) -> list[Any]
 
 
 def assign_root_values(variables: Sequence[Any], root_rank: int, process_set: ProcessSet) -> None:
-    adapter.broadcast_variables([_variable(variable) for variable in variables], root_rank, process_set)
+    adapter.broadcast_variables([_storage(variable) for variable in variables], root_rank, process_set)
 
 
 def _from_value(value: Any) -> tf.Tensor:
-    return tf.convert_to_tensor(_variable(value))
+    return tf.convert_to_tensor(_storage(value))
 
 
 def allreduce(value: Any, **arguments: Any) -> np.ndarray:

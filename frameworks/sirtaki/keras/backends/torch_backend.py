@@ -12,11 +12,13 @@ import torch
 import sirtaki.torch as adapter
 from sirtaki.keras.agreement import DENSE, NONE
 from sirtaki.keras.options import Options
+from sirtaki.parameter_check import ParameterCheck
 from sirtaki.process_sets import ProcessSet, require_id
 from sirtaki.reduce_ops import Max
 from sirtaki.torch import raw
 from sirtaki.torch.compression import Compression as Compression
 from sirtaki.torch.handles import synchronize
+from sirtaki.torch.parameter_check import described
 
 Unit = tuple[str, Sequence[torch.Tensor], Sequence[Any]]
 
@@ -92,6 +94,14 @@ def reduce_max(tensors: Sequence[torch.Tensor], name: str, options: Options) -> 
         return adapter.grouped_allreduce(
             [tensor.detach().contiguous() for tensor in tensors], name=name, op=Max, process_set=options.process_set
         )
+
+
+def after_step(check: ParameterCheck, variables: Sequence[Any], process_set: int) -> None:
+    check.after_step(lambda: [described(_name(v), _tensor(v)) for v in variables], process_set)
+
+
+def _name(variable: Any) -> str:
+    return getattr(variable, "path", None) or "without a name"
 
 
 def assign_root_values(variables: Sequence[Any], root_rank: int, process_set: ProcessSet) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
+from sirtaki.keras.generations import keras
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):

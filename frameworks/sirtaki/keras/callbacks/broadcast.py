@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import keras
-
 from sirtaki import exchange
 from sirtaki.arguments import checked_root
+from sirtaki.keras import generations
 from sirtaki.keras.functions import broadcast_variables
+from sirtaki.keras.generations import keras
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 
 
@@ -33,11 +33,11 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self.root_rank = checked_root(root_rank)
         self.process_set = process_set
         self.broadcast_done = False
-        self._local = {id(_storage(variable)) for variable in local_variables or ()}
+        self._local = {id(generations.load().storage(variable)) for variable in local_variables or ()}
 
     def register_local_var(self, var: Any) -> None:
         """This variable keeps its value on each rank."""
-        self._local.add(id(_storage(var)))
+        self._local.add(id(generations.load().storage(var)))
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         steps, built = self.params.get("steps"), bool(self.model.built)
@@ -53,24 +53,12 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         variables = list(self.model.weights)
         optimizer = getattr(self.model, "optimizer", None)
         if optimizer is not None:
-            build(optimizer, self.model.trainable_variables)
-            variables += list(optimizer.variables)
-        kept = [variable for variable in variables if id(_storage(variable)) not in self._local]
+            generation = generations.load()
+            generation.build(optimizer, self.model.trainable_variables)
+            variables += generation.variables_of(optimizer)
+        kept = [variable for variable in variables if id(generations.load().storage(variable)) not in self._local]
         broadcast_variables(kept, self.root_rank, self.process_set)
         self.broadcast_done = True
-
-
-def _storage(variable: Any) -> Any:
-    """What holds the values: Keras's variable may be a thin object around it."""
-    return variable.value if isinstance(variable, keras.Variable) else variable
-
-
-def build(optimizer: Any, variables: list[Any]) -> None:
-    """Makes the optimizer's variables, which Keras else does in the first step."""
-    if not optimizer.built:
-        with keras.name_scope(optimizer.name):
-            optimizer.build(variables)
-        optimizer.built = True
 
 
 def check_same_steps(steps: int | None, built: bool, group: int) -> bool:

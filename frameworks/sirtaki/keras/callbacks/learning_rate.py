@@ -6,8 +6,8 @@ import numbers
 from collections.abc import Callable
 from typing import Any
 
-import keras
-
+from sirtaki.keras import generations
+from sirtaki.keras.generations import keras
 from sirtaki.native import core
 
 
@@ -80,7 +80,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         before, rate = rate_of(optimizer), float(self.initial_lr * self.multiplier(epoch))
         optimizer.learning_rate = rate
         if self.momentum_correction and before and rate != before:
-            scale_momentum(optimizer, rate / before)
+            scale_velocity(optimizer, rate / before)
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
@@ -122,14 +122,10 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 def rate_of(optimizer: Any) -> float:
     """The learning rate now."""
-    return float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+    return generations.load().rate_of(optimizer)
 
 
-def scale_momentum(optimizer: Any, factor: float) -> None:
-    """Scales what the optimizer has gathered in units of its learning rate; others gather gradients."""
-    optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-    if not getattr(optimizer, "momentum", 0):
-        return
-    gathered = getattr(optimizer, "momentums", None) or getattr(optimizer, "_momentums", None) or []
-    for variable in gathered:
+def scale_velocity(optimizer: Any, factor: float) -> None:
+    """Scales what the optimizer has gathered in units of its learning rate."""
+    for variable in generations.load().velocities(optimizer):
         variable.assign(variable * factor)

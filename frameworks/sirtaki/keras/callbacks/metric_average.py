@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
-
 from sirtaki import exchange
+from sirtaki.keras.generations import keras
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 

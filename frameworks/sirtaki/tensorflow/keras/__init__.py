@@ -1,22 +1,14 @@
 """`import sirtaki.tensorflow.keras as hvd` takes the place of `import horovod.tensorflow.keras as hvd`: the names of
-sirtaki.keras, for Keras 3 on TensorFlow.
+sirtaki.keras, for Keras on TensorFlow: Keras 3, or Keras 2 where tf.keras is that.
 """
 
 from __future__ import annotations
 
-import tensorflow as tf
+from sirtaki.keras.generations import keras as _keras
 
-if getattr(tf.keras, "__version__", "2").startswith("2"):
+if _keras.backend.backend() != "tensorflow":
     raise ImportError(
-        "tf.keras is Keras 2 here (TF_USE_LEGACY_KERAS); sirtaki.tensorflow.keras supports Keras 3. With Keras 2, use "
-        "sirtaki.tensorflow's DistributedGradientTape in a loop of your own"
-    )
-
-import keras
-
-if keras.backend.backend() != "tensorflow":
-    raise ImportError(
-        f"Keras runs on {keras.backend.backend()!r} here; sirtaki.tensorflow.keras needs KERAS_BACKEND=tensorflow. "
+        f"Keras runs on {_keras.backend.backend()!r} here; sirtaki.tensorflow.keras needs KERAS_BACKEND=tensorflow. "
         "sirtaki.keras serves the other backends"
     )
 

@@ -6,15 +6,15 @@ once for each update of the variables: after accumulation and before clipping is
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from sirtaki.keras import backends
-from sirtaki.keras.attachment import attachment_of, complete, reduce_gradients
+from sirtaki.keras.attachment import attachment_of, compare_ranks, complete, reduce_gradients
+from sirtaki.keras.distributed import Distributed, inner_delegated
 
 OUTER: tuple[type, ...] = tuple(  # hand gradients on to other optimizers; the second came with Keras 3.13
     getattr(keras.optimizers, name)
@@ -23,14 +23,8 @@ OUTER: tuple[type, ...] = tuple(  # hand gradients on to other optimizers; the s
 )
 
 
-class _Distributed:
-    """What all distributed optimizers have."""
-
-    _HAS_AGGREGATE_GRAD = True  # Horovod's mark of an optimizer that reduces by itself
-
-    def register_local_var(self, var: Any) -> None:
-        """This variable's gradient is not reduced: each rank has its own (see scale_local_gradients)."""
-        attachment_of(self).local.add(self._var_key(var))
+class _Distributed(Distributed):
+    """What all distributed optimizers of Keras 3 have."""
 
     def __reduce__(self) -> Any:
         from sirtaki.keras.saving import unpickled
@@ -83,6 +77,7 @@ class AveragedSteps(_Distributed):
             result = super().apply(grads, trainable_variables)
             if grads and not self.gradient_accumulation_steps:
                 attachment.require_reduced(self)
+        compare_ranks(self, variables)
         return result
 
     def _backend_apply_gradients(self, grads: Sequence[Any], trainable_variables: Sequence[Any]) -> Any:
@@ -130,30 +125,12 @@ class AveragedOutside(_Distributed):
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
         if attachment.delegated or not attachment.active():
-            with self._inner_delegated():
+            with inner_delegated(self):
                 return super().apply(grads, trainable_variables)
         variables = self._variables_of(grads, trainable_variables)
         if variables:
             grads = reduce_gradients(self, complete(self, grads, variables), variables)
-        with self._inner_delegated():
-            return super().apply(grads, trainable_variables)
-
-    @contextlib.contextmanager
-    def _inner_delegated(self) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            for inner in inner_optimizers(self):
-                if isinstance(inner, _Distributed):
-                    stack.enter_context(attachment_of(inner).within_outer())
-            yield
-
-
-def inner_optimizers(optimizer: Any) -> list[Any]:
-    """Those that an optimizer hands its gradients to."""
-    inner = getattr(optimizer, "inner_optimizer", None)
-    if inner is not None:
-        return [inner]
-    return list(getattr(optimizer, "optimizers", ()))
-
-
-def is_distributed(optimizer: Any) -> bool:
-    return isinstance(optimizer, _Distributed)
+        with inner_delegated(self):
+            result = super().apply(grads, trainable_variables)
+        compare_ranks(self, variables)
+        return result

@@ -1,0 +1,62 @@
+"""Which Keras this process trains with, and what differs: Keras 3, or Keras 2 (tf_keras) where tf.keras is that.
+
+Both modules here have the same names:
+
+Optimizer                            the classes of optimizers that can be distributed
+steps_for(optimizer)                 what comes before the optimizer's class in the bases of a distributed one
+install_hooks()                      where Keras itself must know of distributed optimizers
+save_as(made, wrapped)               so that files name the wrapped class
+set_passes(optimizer, options)       prepares for backward_passes_per_step
+warn_of_passes(optimizer, options)   if a loaded optimizer accumulates and the options do not say so
+build(optimizer, variables)          makes the optimizer's variables, which Keras else does in the first step
+variables_of(optimizer)              all that a step changes
+rate_of(optimizer)                   the learning rate now
+velocities(optimizer)                what it has gathered in units of its learning rate
+storage(variable)                    the backend's variable
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from types import ModuleType
+
+# The words are TensorFlow's. Keras 2 has no other backend.
+IS_KERAS_2 = os.environ.get("TF_USE_LEGACY_KERAS") in ("true", "True", "1") and (
+    os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow"
+)
+
+
+def _keras_2() -> ModuleType:
+    try:
+        import tf_keras
+    except ImportError as error:
+        raise ImportError(
+            f"TF_USE_LEGACY_KERAS is set, which asks for Keras 2, but tf_keras cannot be imported: {error}. Install "
+            "tf_keras of TensorFlow's version, or unset the variable to use Keras 3"
+        ) from error
+    import tensorflow as tf
+
+    if tf.keras.Model is not tf_keras.Model:
+        raise ImportError(
+            "TF_USE_LEGACY_KERAS was set after TensorFlow had been imported, so that tf.keras is not tf_keras; set it "
+            "before"
+        )
+    return tf_keras
+
+
+keras: ModuleType = _keras_2() if IS_KERAS_2 else importlib.import_module("keras")
+
+
+def load() -> ModuleType:
+    """The module for the Keras of this process."""
+    return importlib.import_module(f"sirtaki.keras.generations.keras{2 if IS_KERAS_2 else 3}")
+
+
+def advice_for(optimizer: object) -> str:
+    """What to say of an optimizer of the other Keras; empty for anything else."""
+    if IS_KERAS_2 and type(optimizer).__module__.startswith("keras."):
+        return "; TF_USE_LEGACY_KERAS makes Sirtaki serve Keras 2, unset it for Keras 3"
+    if not IS_KERAS_2 and type(optimizer).__module__.startswith("tf_keras."):
+        return "; for Keras 2 set TF_USE_LEGACY_KERAS=1 before TensorFlow is imported"
+    return ""

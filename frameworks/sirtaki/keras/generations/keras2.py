@@ -1,0 +1,89 @@
+"""Keras 2, as tf_keras. See sirtaki.keras.generations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+import tf_keras
+from tf_keras.src.mixed_precision.loss_scale_optimizer import LossScaleOptimizer, LossScaleOptimizerV3
+from tf_keras.src.saving import object_registration
+
+from sirtaki.keras import hooks
+from sirtaki.keras.generations.keras2_steps import AveragedLegacy, AveragedOptimizer
+from sirtaki.keras.options import Options
+
+_Legacy = tf_keras.optimizers.legacy.Optimizer
+Optimizer = (tf_keras.optimizers.Optimizer, _Legacy)
+REDUCED_IN = "apply_gradients()"
+INSTEAD = "Call that"
+_NAMES = ("_keras_api_names", "_keras_api_names_v1")  # what files call a class is looked up in the class itself
+
+
+def install_hooks() -> None:
+    """The optimizers' own jit_compile, which Keras 2 sets where there is a GPU, stays: it compiles updates only."""
+    hooks.install([LossScaleOptimizer, LossScaleOptimizerV3], tf_keras.Model)
+
+
+def steps_for(optimizer: Any) -> type:
+    return AveragedLegacy if isinstance(optimizer, _Legacy) else AveragedOptimizer
+
+
+def save_as(made: type, wrapped: type) -> None:
+    for name in _NAMES:
+        if name in wrapped.__dict__:
+            setattr(made, name, wrapped.__dict__[name])
+    names = object_registration._GLOBAL_CUSTOM_NAMES
+    if wrapped in names:
+        names[made] = names[wrapped]
+
+
+def set_passes(optimizer: Any, options: Options) -> None:
+    """Nothing to prepare: Keras 2 does not accumulate, keras2_steps does."""
+
+
+def warn_of_passes(optimizer: Any, options: dict[str, Any]) -> None:
+    """Nothing to say: a loaded optimizer does not accumulate."""
+
+
+def build(optimizer: Any, variables: list[Any]) -> None:
+    with tf.name_scope(optimizer._name if isinstance(optimizer, _Legacy) else _inner(optimizer).name or "optimizer"):
+        if isinstance(optimizer, _Legacy):
+            optimizer._create_all_weights(variables)
+        else:
+            optimizer.build(variables)
+
+
+def variables_of(optimizer: Any) -> list[Any]:
+    """With learning rate, hyperparameters and loss scale, which Keras 2 does not count among the variables."""
+    inner = _inner(optimizer)
+    found = list(inner.weights if isinstance(inner, _Legacy) else inner.variables)
+    if isinstance(inner, _Legacy):
+        found += [inner._hyper[name] for name in sorted(inner._hyper)]
+    else:
+        found += [inner._learning_rate]
+    scale = getattr(optimizer, "_loss_scale", None)
+    found += list(getattr(scale, "_weights", {}).values())
+    return [variable for variable in found if isinstance(variable, tf.Variable)]
+
+
+def rate_of(optimizer: Any) -> float:
+    return float(tf_keras.backend.get_value(optimizer.learning_rate))
+
+
+def velocities(optimizer: Any) -> list[Any]:
+    """Those of SGD and RMSprop; other optimizers gather gradients."""
+    optimizer = _inner(optimizer)
+    if isinstance(optimizer, _Legacy):
+        return [slots["momentum"] for slots in optimizer._slots.values() if "momentum" in slots]
+    if not getattr(optimizer, "momentum", 0):
+        return []
+    return list(getattr(optimizer, "momentums", None) or getattr(optimizer, "_momentums", None) or [])
+
+
+def storage(variable: Any) -> Any:
+    return variable
+
+
+def _inner(optimizer: Any) -> Any:
+    return getattr(optimizer, "inner_optimizer", optimizer)
