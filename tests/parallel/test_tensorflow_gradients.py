@@ -41,7 +41,8 @@ CALLS = {
     "reducescatter average": (lambda x: hvd.reducescatter(x, op=hvd.Average, name="g"), 2),
     "reducescatter sum": (lambda x: hvd.reducescatter(x, op=hvd.Sum), 2),
     "reducescatter scaled": (lambda x: hvd.reducescatter(x, op=hvd.Sum, prescale_factor=2.0), 2),
-    "grouped reducescatter": (lambda x: tf.concat(hvd.grouped_reducescatter([x, x * 2], op=hvd.Sum), 0), 2),
+    "grouped reducescatter average": (lambda x: tf.concat(hvd.grouped_reducescatter([x, x[:5]]), 0), 2),
+    "grouped reducescatter sum": (lambda x: tf.concat(hvd.grouped_reducescatter([x, x * 2], op=hvd.Sum), 0), 2),
 }
 
 

@@ -1,12 +1,17 @@
 """C12, C20: finite datasets of unequal length."""
 
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
+from jobs import run_script
 from ranks import ranks
 from tensorflow_references import MODES, in_mode
 
 import sirtaki.tensorflow as hvd
+
+BATCHES = (10, 11)  # of rank 0 and rank 1
 
 
 @ranks(1, 2, 3)
@@ -56,3 +61,58 @@ def test_other_verbs_while_a_rank_has_joined(rank_count, mode):
                 in_mode(mode, call)()
     hvd.join()
     assert in_mode(mode, lambda: hvd.allgather(tf.ones(2)))().numpy().tolist() == [1.0] * 4
+
+
+@ranks(2)
+@pytest.mark.parametrize("mode", MODES)
+def test_batch_norm_and_uneven_batches(rank_count, mode):
+    """C12: with join both ranks end; the last batch is normalised and averaged over the rank that has it."""
+    layer = hvd.SyncBatchNormalization(momentum=0.0, dtype="float64")
+    layer.build((None, 2))
+    output = tf.Variable(tf.ones([2], tf.float64))
+    data = np.random.default_rng(hvd.rank()).random((11, 3, 2))
+
+    def step(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(layer(x, training=True) * output * x)
+        sources = [output, *layer.trainable_weights]
+        for variable, grad in zip(sources, hvd.DistributedGradientTape(tape).gradient(loss, sources), strict=True):
+            variable.assign_sub(0.1 * grad)
+
+    step = in_mode(mode, step)
+    for number in range(BATCHES[hvd.rank()]):
+        step(tf.constant(data[number]))
+    last = int(hvd.join())
+    assert last == 1
+    hvd.broadcast_variables([output, *layer.weights], last)
+    of_last = np.random.default_rng(1).random((11, 3, 2))[10]
+    np.testing.assert_allclose(layer.moving_mean, of_last.mean(0))
+    np.testing.assert_allclose(layer.moving_variance, of_last.var(0))
+
+
+def test_uneven_batches_without_join():
+    """C12: the rank that goes on learns within the stall limit which one has finished; that one is alive, saving."""
+    ended = run_script(
+        2,
+        f"""
+        import time, tensorflow as tf, sirtaki.tensorflow as hvd
+        hvd.init()
+        layer, weight = hvd.SyncBatchNormalization(), tf.Variable([1.0, 1.0])
+
+        @tf.function
+        def step(x):
+            with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+                loss = tf.reduce_mean(layer(x, training=True) * weight * x)
+            weight.assign_sub(tape.gradient(loss, weight))
+
+        for number in range({BATCHES}[hvd.rank()]):
+            step(tf.random.normal([3, 2]))
+        print("rank", hvd.rank(), "has finished")
+        time.sleep(60)
+        """,
+        extra={"SIRTAKI_STALL_CHECK_TIME_SECONDS": "1", "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS": "2"},
+    )
+    assert ended.code not in (0, None), ended.output
+    assert "rank 0 has finished" in ended.output and "rank 1 has finished" not in ended.output
+    assert "UnknownError" in ended.output and "Stalled" in ended.output, ended.output
+    assert re.search(r"rank 1 .* waits for 'allreduce\.step/allreduce.*missing: rank 0", ended.output), ended.output

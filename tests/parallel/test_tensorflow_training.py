@@ -87,6 +87,32 @@ def test_tape_equals_serial(rank_count, mode, options):
     check_equal(network, serial(5))
 
 
+@ranks(4)
+@pytest.mark.parametrize("mode", MODES)
+def test_loss_curve_of_one_and_of_four_ranks(rank_count, mode):
+    """C36: the same global batches."""
+    network, alone = Network(), Network()
+
+    def step(images, labels, distributed):
+        trained = network if distributed else alone
+        with tf.GradientTape() as tape:
+            loss = trained.loss(images, labels)
+        if distributed:
+            tape = hvd.DistributedGradientTape(tape)
+        for variable, grad in zip(trained.variables, tape.gradient(loss, trained.variables), strict=True):
+            variable.assign_sub(2.0 * grad)
+        return hvd.allreduce(loss, name="loss") if distributed else loss
+
+    step = in_mode(mode, step)
+    curves = [
+        [float(step(*own_part(batch(number % 4)), True)) for number in range(12)],
+        [float(step(*batch(number % 4), False)) for number in range(12)],
+    ]
+    np.testing.assert_allclose(*curves, rtol=1e-10)
+    assert curves[0][-1] < 0.99 * curves[0][0]
+    check_equal(network, alone)
+
+
 @ranks(2)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("passes", (1, 2))
@@ -259,14 +285,21 @@ def resident() -> float:
 
 @ranks(2)
 def test_memory_of_many_steps(rank_count):
-    """C73: a tape wrapped anew each step, eager calls with ever-new names."""
+    """C73: a tape or an optimizer wrapped anew each step, eager calls with ever-new names."""
     variables = [tf.Variable(tf.ones([64])) for _ in range(3)]
 
+    def loss():
+        return tf.add_n([tf.reduce_sum(v * v) for v in variables])
+
     def steps(count, start):
-        for _ in range(count):
-            with tf.GradientTape() as tape:
-                loss = sum(tf.reduce_sum(v * v) for v in variables)
-            hvd.DistributedGradientTape(tape).gradient(loss, variables)
+        for step in range(count):
+            if step % 3:
+                with tf.GradientTape() as tape:
+                    value = loss()
+                hvd.DistributedGradientTape(tape).gradient(value, variables)
+            else:
+                optimizer = tf.compat.v1.train.GradientDescentOptimizer(1e-9)
+                hvd.DistributedOptimizer(optimizer).minimize(loss, var_list=variables)
         for number in range(5 * start, 5 * (start + count)):
             hvd.allreduce(variables[0], name=f"step {number}")
 
