@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <ctime>
@@ -107,8 +108,11 @@ void init(const std::vector<std::string>& mpi_libraries, std::uint64_t comm_hand
   options.say = [rank = transport->rank(), settings = options.settings](const std::string& line) {
     if (settings.says_warnings) say(rank, settings.says_time, line);
   };
-  options.make_planes = [tell = options.say, allowed = options.settings.shared_memory](
-                            Transport& group, bool one_host) { return make_planes(group, allowed && one_host, tell); };
+  options.make_planes = [tell = options.say, allowed = options.settings.shared_memory](Transport& group,
+                                                                                       const std::vector<int>& hosts) {
+    const bool one_host = std::ranges::count(hosts, hosts.front()) == std::ssize(hosts);
+    return make_planes(group, allowed && one_host, tell);
+  };
   process().engine = std::make_shared<Engine>(std::move(options), std::move(transport));
 }
 

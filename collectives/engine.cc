@@ -73,6 +73,7 @@ Engine::Engine(EngineOptions options, std::unique_ptr<Transport> world)
     host_ids.push_back(introduction.host_id);
   }
   topology_ = make_topology(world->rank(), host_ids);
+  host_numbers_ = number_hosts(host_ids);
   backoff_ = Backoff(cores_are_free(topology_));
   std::vector<int> all;
   for (int rank = 0; rank < topology_.size; ++rank) all.push_back(rank);
@@ -139,8 +140,9 @@ std::shared_ptr<Work> Engine::enqueue(int group, Request request, std::vector<Ad
   if (!set.names.insert({request.name, request.sequence}).second) {
     throw Error(ErrorKind::kInvalidArgument,
                 "'" + request.title() +
-                    "' is still under way on this rank: a name can be used again only after its "
-                    "operation has been synchronized. Give every tensor a name of its own.");
+                    "' is still under way on this rank: a name can be used again only after its operation has ended. "
+                    "Give every call a name of its own, and do not let a graph with a call in it run several times "
+                    "at once, as a parallel map over a dataset or two threads do.");
   }
   if (nameless) ++counter;
   queue_.push_back({group, {std::move(request), std::move(addresses), work, std::move(allocate)}});
@@ -400,9 +402,12 @@ void Engine::make_group(int id, std::vector<int> ranks, std::unique_ptr<Transpor
   const int rank = index_of(ranks, topology_.rank);
   if (transport != nullptr) {
     GroupOptions options{id, ranks, {}, options_.settings};
-    for (const int r : ranks) options.hosts.push_back(hosts_[static_cast<std::size_t>(r)]);
-    const std::set<std::string> hosts(options.hosts.begin(), options.hosts.end());
-    DataPlanes planes = options_.make_planes(*transport, hosts.size() == 1);
+    std::vector<int> hosts;
+    for (const int r : ranks) {
+      options.hosts.push_back(hosts_[static_cast<std::size_t>(r)]);
+      hosts.push_back(host_numbers_[static_cast<std::size_t>(r)]);
+    }
+    DataPlanes planes = options_.make_planes(*transport, hosts);
     groups_[id] = std::make_unique<Group>(std::move(options), std::move(transport), std::move(planes),
                                           static_cast<GroupOwner&>(*this), statistics_);
   }

@@ -25,8 +25,9 @@ namespace sirtaki {
 struct EngineOptions {
   Settings settings;
   std::string program;  // what must be the same on all ranks, for example versions
-  std::function<DataPlanes(Transport&, bool one_host)> make_planes;  // for each group, in order of preference
-  std::function<void(const std::string&)> say;                       // one line for people
+  // For each group, in order of preference. `hosts`: a number for each of its ranks, equal where they share a host.
+  std::function<DataPlanes(Transport&, const std::vector<int>& hosts)> make_planes;
+  std::function<void(const std::string&)> say;  // one line for people
 };
 
 class Engine final : private GroupOwner {
@@ -123,7 +124,8 @@ class Engine final : private GroupOwner {
 
   EngineOptions options_;
   Statistics statistics_;
-  std::vector<std::string> hosts_;
+  std::vector<std::string> hosts_;  // names, by rank
+  std::vector<int> host_numbers_;
   Topology topology_;
   std::shared_ptr<HostBells> bells_;  // where all ranks share a host
   Doorbell doorbell_;

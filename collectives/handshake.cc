@@ -129,12 +129,13 @@ std::vector<Introduction> follow(Transport& transport, const Introduction& own, 
 }  // namespace
 
 Introduction introduce(const std::string& program, const Settings& settings) {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
+  std::array<char, 256> system_name{};
+  gethostname(system_name.data(), system_name.size() - 1);
+  const std::string name = settings.host_name.empty() ? system_name.data() : settings.host_name;
   // Containers of different machines may share a name; a machine's boot has an identity of its own.
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return {program, settings.agreed(), name.data(), std::string(name.data()) + "/" + boot};
+  return {program, settings.agreed(), name, name + "/" + boot};
 }
 
 std::vector<Introduction> shake_hands(Transport& transport, const Introduction& own, const Settings& settings) {

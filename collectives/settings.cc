@@ -95,6 +95,7 @@ Settings Settings::from_environment() {
     }
     settings.shared_memory = variable->value == "shm";
   }
+  if (const auto variable = look_up("HOSTNAME")) settings.host_name = variable->value;
   read_cores(settings.thread_affinity);
   read_level(settings.says_warnings);
   bool threads_disabled = false;

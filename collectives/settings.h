@@ -24,6 +24,10 @@ struct Settings {
   // SIRTAKI_CPU_OPERATIONS: "shm" lets ranks of one host exchange data through shared memory, "mpi" never does.
   bool shared_memory = true;
 
+  // SIRTAKI_HOSTNAME: what this process's host is called. Ranks share memory if they are on one machine and their hosts
+  // are called the same; so containers that cannot share it need names of their own. None: what the system says.
+  std::string host_name;
+
   // SIRTAKI_THREAD_AFFINITY: cores for the engine's thread, one for each local rank, "0,4"; none: as the process has
   // it.
   std::vector<int> thread_affinity;

@@ -28,4 +28,14 @@ Topology make_topology(int rank, const std::vector<std::string>& hosts) {
   return topology;
 }
 
+std::vector<int> number_hosts(const std::vector<std::string>& hosts) {
+  std::map<std::string, int> numbers;
+  std::vector<int> result;
+  for (const std::string& host : hosts) {
+    const auto next = static_cast<int>(numbers.size());
+    result.push_back(numbers.try_emplace(host, next).first->second);
+  }
+  return result;
+}
+
 }  // namespace sirtaki

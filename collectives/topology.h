@@ -19,4 +19,7 @@ struct Topology {
 // `hosts`: an identity of each rank's host.
 Topology make_topology(int rank, const std::vector<std::string>& hosts);
 
+// A number for each rank, from 0 on in the order in which hosts appear.
+std::vector<int> number_hosts(const std::vector<std::string>& hosts);
+
 }  // namespace sirtaki

@@ -1,5 +1,6 @@
 #include "transport/loopback.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -20,7 +21,8 @@ struct Hub {
   std::condition_variable changed;
   std::vector<std::deque<Message>> control;                     // by receiver
   std::map<std::tuple<int, int, int>, std::deque<Bytes>> data;  // by sender, receiver, tag
-  std::map<int, std::shared_ptr<Hub>> split_hubs;               // by number of the call
+  // By number of the call and lowest rank.
+  std::map<std::pair<int, int>, std::shared_ptr<Hub>> split_hubs;
   std::vector<int> split_calls;
   std::map<int, int> arrived;
   std::string aborted;
@@ -97,9 +99,12 @@ class Loopback final : public Transport {
   std::unique_ptr<Transport> split(const std::vector<int>& ranks) override {
     std::unique_lock lock(hub_->mutex);
     const int call = hub_->split_calls[static_cast<std::size_t>(rank_)]++;
-    auto& hub = hub_->split_hubs[call];
-    if (hub == nullptr) hub = std::make_shared<Hub>(static_cast<int>(ranks.size()));
-    const std::shared_ptr<Hub> mine = hub;
+    std::shared_ptr<Hub> mine;
+    if (!ranks.empty()) {
+      auto& hub = hub_->split_hubs[{call, *std::ranges::min_element(ranks)}];
+      if (hub == nullptr) hub = std::make_shared<Hub>(static_cast<int>(ranks.size()));
+      mine = hub;
+    }
     ++hub_->arrived[call];
     hub_->changed.notify_all();
     hub_->changed.wait(lock, [&] { return hub_->arrived[call] == size_ || !hub_->aborted.empty(); });

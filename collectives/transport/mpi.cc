@@ -203,9 +203,11 @@ PendingPtr MpiTransport::receive_data(int from, int tag, std::span<std::byte> by
 
 std::unique_ptr<Transport> MpiTransport::split(const std::vector<int>& ranks) {
   const auto found = std::find(ranks.begin(), ranks.end(), rank_);
-  const int key = found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
-  MpiCommunicator part(control_.library(), mpi_.split(control_.comm(), key));
-  if (key < 0) return nullptr;
+  const bool inside = found != ranks.end();
+  const int color = inside ? *std::ranges::min_element(ranks) : -1;
+  const int key = static_cast<int>(found - ranks.begin());
+  MpiCommunicator part(control_.library(), mpi_.split(control_.comm(), color, key));
+  if (!inside) return nullptr;
   return std::make_unique<MpiTransport>(std::move(part));
 }
 

@@ -43,8 +43,8 @@ class MpiLibrary {
   virtual MpiComm duplicate(MpiComm comm) const = 0;
   // Collective over the listed ranks of comm alone, which become ranks 0, 1, ... in the order given.
   virtual MpiComm create_group(MpiComm comm, std::span<const int> ranks, int tag) const = 0;
-  // Collective over comm; the new communicator is null where key is negative.
-  virtual MpiComm split(MpiComm comm, int key) const = 0;
+  // Collective over comm; the ranks of each colour form a communicator, null where the colour is negative.
+  virtual MpiComm split(MpiComm comm, int color, int key) const = 0;
   virtual void free(MpiComm comm) const = 0;
 
   virtual MpiRequest isend(std::span<const std::byte> bytes, int to, int tag, MpiComm comm) const = 0;

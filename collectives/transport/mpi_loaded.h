@@ -94,10 +94,9 @@ class LoadedMpi final : public MpiLibrary {
     return adopt(made);
   }
 
-  MpiComm split(MpiComm comm, int key) const override {
+  MpiComm split(MpiComm comm, int color, int key) const override {
     Handle made{};
-    const int color = key < 0 ? kMpiUndefined : 0;
-    check(calls_.Comm_split(native(comm), color, std::max(key, 0), &made), "MPI_Comm_split");
+    check(calls_.Comm_split(native(comm), color < 0 ? kMpiUndefined : color, key, &made), "MPI_Comm_split");
     return adopt(made);
   }
 

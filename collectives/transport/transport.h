@@ -40,7 +40,8 @@ class Transport {
   virtual PendingPtr receive_data(int from, int tag, std::span<std::byte> bytes) = 0;
 
   // A transport for some of this group's ranks, in the order given; null on ranks outside. Collective over the whole
-  // group; blocks until all have called.
+  // group; blocks until all have called. Several sets without a common rank can be made at once: each rank then gives
+  // the one that it is in, or none.
   virtual std::unique_ptr<Transport> split(const std::vector<int>& ranks) = 0;
 
   // Can a rank that has work for another wake it? Then send() does, and wake() after a change in memory that they

@@ -108,6 +108,10 @@ void check_splits(Transport& transport) {
   std::vector<int> odd;
   for (int rank = 1; rank < transport.size(); rank += 2) odd.push_back(rank);
   if (!odd.empty()) check_split(transport, odd);
+  std::vector<int> even;
+  for (int rank = 0; rank < transport.size(); rank += 2) even.push_back(rank);
+  check_split(transport, transport.rank() % 2 == 0 ? even : odd);  // both at once
+  check_split(transport, transport.rank() % 2 == 0 ? std::vector<int>{} : odd);
 }
 
 // A transport may go as soon as it is flushed; another one made later gets nothing meant for it.

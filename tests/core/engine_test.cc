@@ -16,7 +16,7 @@ namespace {
 EngineOptions default_options() {
   EngineOptions options;
   options.program = "test";
-  options.make_planes = [](Transport& transport, bool) {
+  options.make_planes = [](Transport& transport, const std::vector<int>&) {
     DataPlanes planes;
     planes.push_back(make_point_to_point_plane(transport));
     return planes;
@@ -307,7 +307,7 @@ void a_failing_collective_ends_the_job_with_its_cause() {
         [broken](int rank) {
           EngineOptions options = default_options();
           if (rank != broken) return options;
-          options.make_planes = [](Transport&, bool) {
+          options.make_planes = [](Transport&, const std::vector<int>&) {
             DataPlanes planes;
             planes.push_back(std::make_unique<BrokenPlane>());
             return planes;

@@ -38,7 +38,8 @@ from sirtaki.runtime import (
     stop_timeline,
 )
 from sirtaki.tensorflow import elastic
-from sirtaki.tensorflow import gradients as _registered  # noqa: F401  importing it registers them
+from sirtaki.tensorflow import gradients as _gradients  # noqa: F401  importing it registers them
+from sirtaki.tensorflow import vectorized as _vectorized  # noqa: F401  the same
 from sirtaki.tensorflow.aggregation import LocalGradientAggregationHelper
 from sirtaki.tensorflow.collectives.allgather import allgather, grouped_allgather
 from sirtaki.tensorflow.collectives.allreduce import allreduce, grouped_allreduce

@@ -33,11 +33,10 @@ def _grad_name(op: Any) -> str | None:
 
 
 def _reduction(op: Any, verb: str) -> Reduction:
-    how = ReduceOp(op.get_attr("reduce_op"))
-    if how not in (Average, Sum, Adasum):
-        raise NotImplementedError(f"{verb} with op={how.name} has no gradient")
-    prescale, postscale = raw.real(op.get_attr("prescale_bits")), raw.real(op.get_attr("postscale_bits"))
-    return Reduction(int(how), prescale, postscale, op.get_attr("process_set"))
+    how = Reduction.of(op)
+    if how.op not in (Average, Sum, Adasum):
+        raise NotImplementedError(f"{verb} with op={ReduceOp(how.op).name} has no gradient")
+    return how
 
 
 def _of_floats(

@@ -29,6 +29,12 @@ class Reduction(NamedTuple):
     postscale: float = 1.0
     group: int = 0
 
+    @classmethod
+    def of(cls, op: Any) -> Reduction:
+        """That of an op which exists."""
+        factors = (real(op.get_attr(name)) for name in ("prescale_bits", "postscale_bits"))
+        return cls(op.get_attr("reduce_op"), *factors, op.get_attr("process_set"))
+
     def attributes(self) -> dict[str, int]:
         return {
             "reduce_op": self.op,
@@ -122,6 +128,11 @@ def join() -> tf.Tensor:
 def ask(question: str, group: int = 0, name: str | None = None) -> tf.Tensor:
     """An int32 scalar that is found out when the op runs."""
     return ops.sirtaki_topology(question=_QUESTIONS.index(question), process_set=group, name=name)
+
+
+def ask_again(op: Any) -> tf.Tensor:
+    """What an op that exists asks."""
+    return ops.sirtaki_topology(question=op.get_attr("question"), process_set=op.get_attr("process_set"))
 
 
 def known_size(group: int) -> int | None:
