@@ -97,7 +97,7 @@ void submit(const SirtakiRequest* asked) {
     // Each of the ways to go on, below, sees to it that the engine learns of the request.
     work = engine->submit_quietly(
         asked->process_set, request_of(*asked), std::move(addresses),
-        [allocate = asked->allocate, context = asked->context](std::size_t tensor, const Shape& shape) {
+        [allocate = asked->allocate, context = asked->context](std::size_t tensor, const Shape& shape, Stream) {
           return allocate(context, static_cast<std::int32_t>(tensor), static_cast<std::int32_t>(shape.size()),
                           shape.data());
         });

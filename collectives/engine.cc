@@ -109,20 +109,20 @@ Engine::~Engine() {
 
 // ---- any thread ----
 
-std::shared_ptr<Work> Engine::submit(int group, Request request, std::vector<Address> addresses,
-                                     std::function<void*(std::size_t, const Shape&)> allocate) {
-  auto work = enqueue(group, std::move(request), std::move(addresses), std::move(allocate));
+std::shared_ptr<Work> Engine::submit(int group, Request request, std::vector<Address> addresses, Allocate allocate,
+                                     EventPtr ready) {
+  auto work = enqueue(group, std::move(request), std::move(addresses), std::move(allocate), std::move(ready));
   doorbell_.ring(false);
   return work;
 }
 
 std::shared_ptr<Work> Engine::submit_quietly(int group, Request request, std::vector<Address> addresses,
-                                             std::function<void*(std::size_t, const Shape&)> allocate) {
-  return enqueue(group, std::move(request), std::move(addresses), std::move(allocate));
+                                             Allocate allocate, EventPtr ready) {
+  return enqueue(group, std::move(request), std::move(addresses), std::move(allocate), std::move(ready));
 }
 
-std::shared_ptr<Work> Engine::enqueue(int group, Request request, std::vector<Address> addresses,
-                                      std::function<void*(std::size_t, const Shape&)> allocate) {
+std::shared_ptr<Work> Engine::enqueue(int group, Request request, std::vector<Address> addresses, Allocate allocate,
+                                      EventPtr ready) {
   auto work = std::make_shared<Work>();
   const std::lock_guard lock(mutex_);
   if (failure_) throw *failure_;
@@ -145,7 +145,7 @@ std::shared_ptr<Work> Engine::enqueue(int group, Request request, std::vector<Ad
                     "at once, as a parallel map over a dataset or two threads do.");
   }
   if (nameless) ++counter;
-  queue_.push_back({group, {std::move(request), std::move(addresses), work, std::move(allocate)}});
+  queue_.push_back({group, {std::move(request), std::move(addresses), work, std::move(allocate), std::move(ready)}});
   return work;
 }
 
@@ -320,6 +320,7 @@ Engine::Outlook Engine::outlook() const {
     result.active |= group.active() || !group.flushed();
     result.moving_data |= group.moving_data();
     result.wakes &= group.wakes();
+    result.watching |= group.watching();
   };
   for (const auto& [id, group] : groups_) add(*group);
   for (const auto& group : closing_) {
@@ -334,7 +335,7 @@ void Engine::rest(Role& role) {
   const Outlook now = outlook();
   if (now.active && backoff_.spin(now.moving_data)) return;
   Rest how = Rest::kAsleep;
-  std::chrono::nanoseconds limit = now.wakes ? kIdleLookWithBells : kIdleLook;
+  std::chrono::nanoseconds limit = now.wakes && !now.watching ? kIdleLookWithBells : kIdleLook;
   if (now.active) {
     how = Rest::kNapping;
     limit = backoff_.nap_length(now.wakes ? kLongestNapWithBells : Backoff::kLongestNap);

@@ -42,11 +42,11 @@ class Engine final : private GroupOwner {
 
   // Any thread. Throws Error at once for what this rank can see is wrong. request.root is a global rank; an empty name
   // is numbered. Of add_process_set, splits are the global ranks; of remove_process_set, the id.
-  std::shared_ptr<Work> submit(int group, Request request, std::vector<Address> addresses,
-                               std::function<void*(std::size_t, const Shape&)> allocate = nullptr);
+  std::shared_ptr<Work> submit(int group, Request request, std::vector<Address> addresses, Allocate allocate = nullptr,
+                               EventPtr ready = nullptr);
   // The same without waking the engine, for a caller that calls wait(), advance() or hurry() right afterwards.
   std::shared_ptr<Work> submit_quietly(int group, Request request, std::vector<Address> addresses,
-                                       std::function<void*(std::size_t, const Shape&)> allocate = nullptr);
+                                       Allocate allocate = nullptr, EventPtr ready = nullptr);
 
   // Any thread: blocks until the work is done. False if a signal may have come: look after it and call again, without
   // `help`. A thread that would only sleep does the engine's work itself if the engine sleeps: a small collective then
@@ -89,11 +89,12 @@ class Engine final : private GroupOwner {
     bool active = false;       // something is under way
     bool moving_data = false;  // a collective is
     bool wakes = true;         // whoever can bring it forward wakes this rank
+    bool watching = false;     // a GPU has not finished what it was given
   };
   using Role = std::unique_lock<std::mutex>;
 
-  std::shared_ptr<Work> enqueue(int group, Request request, std::vector<Address> addresses,
-                                std::function<void*(std::size_t, const Shape&)> allocate);
+  std::shared_ptr<Work> enqueue(int group, Request request, std::vector<Address> addresses, Allocate allocate,
+                                EventPtr ready);
   void run();
   void pin();
   bool step();

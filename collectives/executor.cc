@@ -42,6 +42,20 @@ std::int64_t largest_bytes(std::span<const Segment> segments, DType dtype) {
   return largest * static_cast<std::int64_t>(size_of(dtype));
 }
 
+// How often queued work is looked after while nothing else happens.
+constexpr std::chrono::milliseconds kLookInterval{500};
+
+// Of several events on one stream the latest says all.
+void add_event(std::vector<EventPtr>& events, const EventPtr& event) {
+  if (event == nullptr) return;
+  for (EventPtr& other : events) {
+    if (other->stream() != event->stream()) continue;
+    if (other->number() < event->number()) other = event;
+    return;
+  }
+  events.push_back(event);
+}
+
 // What one call of a plane can take together.
 struct Kind {
   DType dtype;
@@ -56,6 +70,7 @@ Executor::Executor(int rank, int size, DataPlanes planes, Deliver deliver)
     : rank_(rank), size_(size), planes_(std::move(planes)), deliver_(std::move(deliver)) {}
 
 bool Executor::progress() {
+  if (watching_) look_after_queued();
   if (batches_.empty()) return false;
   Batch& batch = batches_.front();
   const bool starts = !running_.has_value();
@@ -72,11 +87,25 @@ bool Executor::progress() {
     refused = error;
   }
   running_.reset();
+  if (plane_ != nullptr) {
+    if (const EventPtr there = plane_->end()) {
+      for (Result& result : results_) result.there = there;
+      watching_ = true;
+    }
+  }
   plane_ = nullptr;
   Batch finished = std::move(batch);
   batches_.pop_front();
   deliver_all(finished, refused ? &*refused : nullptr);
   return true;
+}
+
+void Executor::look_after_queued() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_look_) return;
+  next_look_ = now + kLookInterval;
+  watching_ = false;
+  for (const auto& plane : planes_) watching_ |= plane->watch();
 }
 
 void Executor::deliver_all(Batch& batch, const Error* error) {
@@ -86,6 +115,10 @@ void Executor::deliver_all(Batch& batch, const Error* error) {
 }
 
 void Executor::abort(const Error& error) {
+  if (error.kind() == ErrorKind::kAborted) {
+    for (const auto& plane : planes_) plane->abort();
+  }
+  watching_ = false;
   for (Batch& batch : batches_) {
     for (BatchItem& item : batch) {
       if (item.submission) deliver_(*item.submission, Result(), &error);
@@ -128,10 +161,21 @@ Task Executor::run(Batch& batch) {
 
 DataPlane& Executor::choose_plane(const PlaneQuery& query) {
   plane_ = &choose(planes_, query);
+  if (query.device != kHostDevice) plane_->begin(position_of(batches_.front(), query.bytes));
   return *plane_;
 }
 
-// The caller's memory, or memory that the caller or the core allocates now.
+StreamPosition Executor::position_of(const Batch& batch, std::int64_t bytes) {
+  StreamPosition position{kHostDevice, {}, bytes};
+  for (const BatchItem& item : batch) {
+    if (!item.submission) continue;
+    position.device = item.submission->request.tensors[0].device;
+    add_event(position.after, item.submission->ready);
+  }
+  return position;
+}
+
+// The caller's memory, or memory that the caller or the core allocates now; null on a GPU for a rank that has joined.
 void* Executor::output(BatchItem& item, std::size_t tensor, Shape shape) {
   const TensorSpec& spec = item.agreement->request.tensors[tensor];
   Result& result = results_[static_cast<std::size_t>(&item - batches_.front().data())];
@@ -139,13 +183,15 @@ void* Executor::output(BatchItem& item, std::size_t tensor, Shape shape) {
   result.shapes.resize(item.agreement->request.tensors.size());
   const std::size_t bytes = static_cast<std::size_t>(element_count(shape)) * size_of(spec.dtype);
   void* out = nullptr;
-  if (!item.submission) {
+  if (!item.submission && spec.device != kHostDevice) {
+    out = nullptr;
+  } else if (!item.submission) {
     result.buffers[tensor] = HostBuffer(bytes);
     out = result.buffers[tensor].data();
   } else if (item.submission->addresses[tensor].out != nullptr) {
     out = item.submission->addresses[tensor].out;
   } else if (item.submission->allocate) {
-    out = item.submission->allocate(tensor, shape);
+    out = item.submission->allocate(tensor, shape, plane_ == nullptr ? nullptr : plane_->stream());
   } else {
     result.buffers[tensor] = HostBuffer(bytes);
     out = result.buffers[tensor].data();
@@ -164,7 +210,8 @@ Task Executor::allreduce(Batch& batch) {
       segment.count = element_count(spec.shape);
       segment.out = output(item, t, spec.shape);
       segment.in = item.submission ? item.submission->addresses[t].in : segment.out;
-      if (!item.submission) fill_identity(spec.dtype, request.op, segment.out, segment.count);
+      if (!item.submission && spec.device == kHostDevice)
+        fill_identity(spec.dtype, request.op, segment.out, segment.count);
       kinds[{spec.dtype, spec.device, item.contributors}].push_back(segment);
     }
   }
@@ -185,7 +232,7 @@ Task Executor::broadcast(Batch& batch) {
     for (std::size_t t = 0; t < request.tensors.size(); ++t) {
       const TensorSpec& spec = request.tensors[t];
       Segment segment{item.submission->addresses[t].in, output(item, t, spec.shape), element_count(spec.shape)};
-      if (rank_ == root && segment.in != segment.out && segment.count > 0) {
+      if (rank_ == root && segment.in != segment.out && segment.count > 0 && spec.device == kHostDevice) {
         std::memcpy(segment.out, segment.in, static_cast<std::size_t>(segment.count) * size_of(spec.dtype));
       }
       kinds[{spec.dtype, spec.device, 0}].push_back(segment);
@@ -206,10 +253,10 @@ Task Executor::allgather(BatchItem& item) {
     const auto rows = std::span(item.agreement->sizes).subspan(t * ranks, ranks);
     const std::int64_t total = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
     const Shape shape = with_rows(spec.shape, total);
-    const Spread spread{item.submission->addresses[t].in, output(item, t, shape), scaled(rows, row_size(spec.shape))};
     const std::size_t size = size_of(spec.dtype);
     DataPlane& plane = choose_plane({Verb::kAllgather, spec.dtype, ReduceOp::kSum, spec.device,
                                      element_count(shape) * static_cast<std::int64_t>(size)});
+    const Spread spread{item.submission->addresses[t].in, output(item, t, shape), scaled(rows, row_size(spec.shape))};
     co_await plane.allgather(size, spread);
   }
 }
@@ -220,9 +267,9 @@ Task Executor::reducescatter(BatchItem& item) {
     const TensorSpec& spec = request.tensors[t];
     const std::vector<std::int64_t> rows = rows_by_rank(spec.shape[0], size_);
     const Shape shape = with_rows(spec.shape, rows[static_cast<std::size_t>(rank_)]);
-    const Spread spread{item.submission->addresses[t].in, output(item, t, shape), scaled(rows, row_size(spec.shape))};
     const std::int64_t bytes = element_count(spec.shape) * static_cast<std::int64_t>(size_of(spec.dtype));
     DataPlane& plane = choose_plane({Verb::kReducescatter, spec.dtype, request.op, spec.device, bytes});
+    const Spread spread{item.submission->addresses[t].in, output(item, t, shape), scaled(rows, row_size(spec.shape))};
     co_await plane.reducescatter(reduction_of(request, spec.dtype, item.contributors), spread);
   }
 }
@@ -237,8 +284,7 @@ Task Executor::alltoall(BatchItem& item) {
   const std::int64_t total = std::accumulate(received.begin(), received.end(), std::int64_t{0});
   const std::int64_t row = row_size(spec.shape);
   const Shape shape = with_rows(spec.shape, total);
-  const Exchange exchange{item.submission->addresses[0].in, output(item, 0, shape),
-                          scaled(std::span(rows).subspan(me * ranks, ranks), row), scaled(received, row)};
+  const std::vector<std::int64_t> receive_counts = scaled(received, row);
   results_.front().received_splits = std::move(received);
   // All ranks must choose the same plane, so the question is about the most that any of them holds.
   std::int64_t most = 0;
@@ -254,6 +300,8 @@ Task Executor::alltoall(BatchItem& item) {
   const std::size_t size = size_of(spec.dtype);
   DataPlane& plane = choose_plane(
       {Verb::kAlltoall, spec.dtype, ReduceOp::kSum, spec.device, most * row * static_cast<std::int64_t>(size)});
+  const Exchange exchange{item.submission->addresses[0].in, output(item, 0, shape),
+                          scaled(std::span(rows).subspan(me * ranks, ranks), row), receive_counts};
   co_await plane.alltoall(size, exchange);
 }
 

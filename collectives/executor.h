@@ -1,6 +1,7 @@
 // Runs the agreed batches of one group, one after the other, and fulfils their works. Engine's thread only.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -34,6 +35,9 @@ class Executor {
   // Will whoever can bring the running batch forward wake this rank?
   bool wakes() const { return plane_ == nullptr || plane_->wakes(); }
 
+  // Has a plane queued work that is unfinished, and that progress() therefore looks after?
+  bool watching() const { return watching_; }
+
   // True if something moved. An error of a batch that the planes refused alike on all ranks is delivered; any other
   // leaves the ranks in different states, so it is thrown, and every work of all batches is failed by abort().
   bool progress();
@@ -49,7 +53,9 @@ class Executor {
   Task alltoall(BatchItem& item);
 
   DataPlane& choose_plane(const PlaneQuery& query);
+  static StreamPosition position_of(const Batch& batch, std::int64_t bytes);
   void* output(BatchItem& item, std::size_t tensor, Shape shape);
+  void look_after_queued();
   void deliver_all(Batch& batch, const Error* error);
 
   int rank_;
@@ -60,6 +66,8 @@ class Executor {
   std::optional<Task> running_;
   std::vector<Result> results_;  // of the running batch, by item
   DataPlane* plane_ = nullptr;   // that the running batch uses
+  bool watching_ = false;
+  std::chrono::steady_clock::time_point next_look_;
 };
 
 }  // namespace sirtaki

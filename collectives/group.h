@@ -70,6 +70,8 @@ class Group {
   bool moving_data() const { return executor_.busy(); }
   // Will whoever can bring this group forward wake this rank?
   bool wakes() const { return (transport_->wakes() || transport_->size() == 1) && executor_.wakes(); }
+  // Is there queued work that may yet fail? Then progress() looks after it, now and then.
+  bool watching() const { return executor_.watching(); }
   bool leaving() const { return leaving_; }
   bool all_left() const { return all_left_; }
   bool flushed() { return transport_->flushed(); }

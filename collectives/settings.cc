@@ -51,6 +51,11 @@ void read_flag(const std::string& name, bool& target) {
   target = value != 0;
 }
 
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
 void read_cores(std::vector<int>& target) {
   const auto variable = look_up("THREAD_AFFINITY");
   if (!variable) return;
@@ -69,8 +74,7 @@ void read_cores(std::vector<int>& target) {
 void read_level(bool& says_warnings) {
   const auto variable = look_up("LOG_LEVEL");
   if (!variable) return;
-  std::string level = variable->value;
-  std::transform(level.begin(), level.end(), level.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string level = lower(variable->value);
   constexpr std::array<std::string_view, 6> kLevels = {"trace", "debug", "info", "warning", "error", "fatal"};
   const auto found = std::find(kLevels.begin(), kLevels.end(), level);
   if (found == kLevels.end()) {
@@ -96,6 +100,12 @@ Settings Settings::from_environment() {
     settings.shared_memory = variable->value == "shm";
   }
   if (const auto variable = look_up("HOSTNAME")) settings.host_name = variable->value;
+  if (const auto variable = look_up("GPU_OPERATIONS")) {
+    settings.gpu_operations = lower(variable->value);
+    if (settings.gpu_operations != "nccl" && settings.gpu_operations != "mpi") {
+      throw Error(ErrorKind::kInvalidArgument, variable->name + "='" + variable->value + "': expected 'nccl' or 'mpi'");
+    }
+  }
   read_cores(settings.thread_affinity);
   read_level(settings.says_warnings);
   bool threads_disabled = false;
@@ -112,7 +122,8 @@ Settings Settings::from_environment() {
 
 std::string Settings::agreed() const {
   return "SIRTAKI_CACHE_CAPACITY=" + std::to_string(cache_capacity) +
-         " SIRTAKI_CPU_OPERATIONS=" + (shared_memory ? "shm" : "mpi");
+         " SIRTAKI_CPU_OPERATIONS=" + (shared_memory ? "shm" : "mpi") +
+         (gpu_operations.empty() ? "" : " SIRTAKI_GPU_OPERATIONS=" + gpu_operations);
 }
 
 }  // namespace sirtaki

@@ -28,6 +28,9 @@ struct Settings {
   // are called the same; so containers that cannot share it need names of their own. None: what the system says.
   std::string host_name;
 
+  // SIRTAKI_GPU_OPERATIONS: "nccl" or "mpi" for tensors on GPUs; empty: NCCL where all ranks can use it.
+  std::string gpu_operations;
+
   // SIRTAKI_THREAD_AFFINITY: cores for the engine's thread, one for each local rank, "0,4"; none: as the process has
   // it.
   std::vector<int> thread_affinity;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "device/device.h"
 #include "types.h"
 #include "work.h"
 
@@ -16,15 +17,20 @@ struct Address {
   void* out = nullptr;
 };
 
+// Gives the memory for output number `tensor` of this shape, on the engine's thread. On a GPU, what writes there is
+// queued on `stream`.
+using Allocate = std::function<void*(std::size_t tensor, const Shape& shape, Stream stream)>;
+
 // Whoever drops one fails its work, so that nobody waits for it for ever.
 struct Submission {
   Submission() = default;
-  Submission(Request request_, std::vector<Address> addresses_, std::shared_ptr<Work> work_,
-             std::function<void*(std::size_t, const Shape&)> allocate_)
+  Submission(Request request_, std::vector<Address> addresses_, std::shared_ptr<Work> work_, Allocate allocate_,
+             EventPtr ready_ = nullptr)
       : request(std::move(request_)),
         addresses(std::move(addresses_)),
         work(std::move(work_)),
-        allocate(std::move(allocate_)) {}
+        allocate(std::move(allocate_)),
+        ready(std::move(ready_)) {}
   Submission(Submission&&) = default;
   Submission& operator=(Submission&&) = delete;
   ~Submission() {
@@ -35,8 +41,8 @@ struct Submission {
   Request request;
   std::vector<Address> addresses;  // one for each tensor of the request
   std::shared_ptr<Work> work;
-  // Gives the memory for output number `tensor` of this shape, on the engine's thread; optional.
-  std::function<void*(std::size_t tensor, const Shape& shape)> allocate;
+  Allocate allocate;  // optional on the host
+  EventPtr ready;     // GPU: the point from which on the memory holds what is to be sent
 };
 
 }  // namespace sirtaki

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "device/device.h"
 #include "error.h"
 #include "futex.h"
 #include "host_buffer.h"
@@ -21,6 +22,7 @@ struct Result {
   std::vector<Shape> shapes;        // of each output
   std::vector<std::int64_t> received_splits;
   std::int64_t value = 0;
+  EventPtr there;  // GPU: the point at which the results are there; the work is done before that
 };
 
 class Work {

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "device/device.h"
 #include "task.h"
 #include "types.h"
 
@@ -22,7 +23,8 @@ struct Reduction {
   double postscale = 1.0;
 };
 
-// One tensor of a batch; in == out is allowed, any other overlap is not. Counts are elements.
+// One tensor of a batch; in == out is allowed, any other overlap is not. Counts are elements. On a GPU, a rank that has
+// joined has no memory for it: both addresses are null, and the plane contributes what changes nothing.
 struct Segment {
   const void* in = nullptr;
   void* out = nullptr;
@@ -54,6 +56,13 @@ struct PlaneQuery {
   std::int64_t bytes = 0;  // the largest amount that any one rank holds of one tensor
 };
 
+// Where a batch of GPU tensors stands in the order of the GPU's streams.
+struct StreamPosition {
+  int device = kHostDevice;     // this rank's GPU; kHostDevice if this rank has none in the batch
+  std::vector<EventPtr> after;  // what has to come first
+  std::int64_t bytes = 0;       // as in the query
+};
+
 // Is this one of the verbs below?
 inline bool moves_data(Verb verb) { return verb <= Verb::kReducescatter; }
 
@@ -65,9 +74,20 @@ class DataPlane {
   // Does a rank wake the others (Transport::wake) whenever one of them could go on? Otherwise they have to look.
   virtual bool wakes() const { return false; }
 
+  // Planes for GPUs: begin() comes before the verbs of a batch. A verb ends when all is queued; end() is the point at
+  // which the results are there. Between the two, stream() is where the results are written.
+  virtual void begin(const StreamPosition& position) { static_cast<void>(position); }
+  virtual EventPtr end() { return nullptr; }
+  virtual Stream stream() const { return nullptr; }
+  // Throws what has gone wrong with work that was queued. True while some of it is unfinished: to be asked again.
+  virtual bool watch() { return false; }
+  // The job has failed: nothing that was queued may wait for other ranks any longer.
+  virtual void abort() {}
+
   // The segments are one batch: small ones share messages.
   virtual Task allreduce(Reduction reduction, std::span<const Segment> segments) = 0;
-  // Segments of `element_size` bytes an element; in is read on the root, out written everywhere else.
+  // Segments of `element_size` bytes an element; in is read on the root, out written everywhere else; on GPUs on the
+  // root as well.
   virtual Task broadcast(int root, std::size_t element_size, std::span<const Segment> segments) = 0;
   virtual Task allgather(std::size_t element_size, const Spread& spread) = 0;
   virtual Task reducescatter(Reduction reduction, const Spread& spread) = 0;

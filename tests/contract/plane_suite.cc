@@ -210,8 +210,7 @@ std::vector<Counts> batches() {
   return {{}, {0}, {1}, {0, 7, 0}, {1000}, {20'000, 30'011}, mixed};
 }
 
-void check_reductions(Suite& suite) {
-  constexpr std::array<std::array<double, 2>, 4> scales = {{{1, 1}, {0.5, 1}, {1, 0.25}, {2, 0.5}}};
+void check_reductions(Suite& suite, const std::vector<std::array<double, 2>>& scales) {
   for (int d = 0; d < kDTypeCount; ++d) {
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
       for (const auto& [prescale, postscale] : scales) {
@@ -265,9 +264,20 @@ void check_answers(const DataPlane& plane) {
 void check_plane(DataPlane& plane, int rank, int size) {
   Suite suite{plane, rank, size};
   check_answers(plane);
-  check_reductions(suite);
+  check_reductions(suite, {{1, 1}, {0.5, 1}, {1, 0.25}, {2, 0.5}});
   check_batches(suite);
   check_moves(suite);
+}
+
+void check_plane_briefly(DataPlane& plane, int rank, int size) {
+  Suite suite{plane, rank, size};
+  check_answers(plane);
+  check_reductions(suite, {{1, 1}, {0.5, 0.25}});
+  for (const Counts& counts : batches()) suite.allreduce({DType::kFloat32, ReduceOp::kSum, 1, 0.25}, counts);
+  suite.allreduce({DType::kBfloat16, ReduceOp::kSum, 1, 0.5}, {5, 700'001, 11, 262'144, 900'000, 6});
+  suite.broadcast(size - 1, 4, {5, 700'001, 11, 0, 6});
+  for (const int shift : {0, 1}) suite.allgather(2, suite.spread(40'001, shift));
+  suite.alltoall(8, 20'001);
 }
 
 }  // namespace sirtaki::contract

@@ -8,4 +8,7 @@ namespace sirtaki::contract {
 
 void check_plane(DataPlane& plane, int rank, int size);
 
+// Every verb, dtype and op, with less of everything.
+void check_plane_briefly(DataPlane& plane, int rank, int size);
+
 }  // namespace sirtaki::contract

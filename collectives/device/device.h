@@ -1,0 +1,88 @@
+// Memory, streams and kernels of one GPU. Planes for GPU tensors are written against this; which GPU library is behind
+// it, or whether there is a GPU at all, only the implementation knows. Any thread may call; nothing blocks unless it
+// says so. What goes wrong is thrown as Error(kAborted) with the library's words.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "types.h"
+
+namespace sirtaki {
+
+// The library's own handle; null is its default stream. What is queued on one stream runs in order.
+using Stream = void*;
+
+// A point in the order of a stream: everything queued there before it.
+class Event {
+ public:
+  virtual ~Event() = default;
+  virtual Stream stream() const = 0;
+  // Counts the events of a device, so that of two on one stream the later one is known.
+  virtual std::uint64_t number() const = 0;
+  virtual bool reached() = 0;
+  // What is queued on the stream from now on runs after this point.
+  virtual void hold_back(Stream stream) = 0;
+  virtual void block() = 0;  // this thread, until the point is reached
+};
+using EventPtr = std::shared_ptr<Event>;
+
+// Memory that frees itself; the device outlives it.
+class DeviceMemory {
+ public:
+  DeviceMemory() = default;
+  DeviceMemory(std::byte* data, std::size_t size, std::function<void(std::byte*)> release)
+      : data_(data, std::move(release)), size_(size) {}
+  std::byte* data() const { return data_.get(); }
+  std::size_t size() const { return data_ == nullptr ? 0 : size_; }
+  // For memory that somebody may still write to.
+  void leak() { static_cast<void>(data_.release()); }
+
+ private:
+  std::unique_ptr<std::byte, std::function<void(std::byte*)>> data_{nullptr, [](std::byte*) {}};
+  std::size_t size_ = 0;
+};
+
+// Part of a conversion: `count` elements.
+struct Part {
+  const void* in = nullptr;
+  void* out = nullptr;
+  std::int64_t count = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual int number() const = 0;
+  // Equal in all processes that see this same piece of hardware, and in no others.
+  virtual const std::string& identity() const = 0;
+
+  // Runs the calls of another library with this device as the current one of the thread.
+  virtual void within(const std::function<void()>& calls) = 0;
+
+  virtual Stream make_stream() = 0;  // of high priority, not ordered with the default stream
+  virtual void destroy(Stream stream) = 0;
+  virtual EventPtr record(Stream stream) = 0;
+  // Is what is queued there being recorded into a graph rather than run?
+  virtual bool is_capturing(Stream stream) = 0;
+
+  virtual DeviceMemory allocate(std::size_t bytes) = 0;         // null data: there is not so much
+  virtual DeviceMemory allocate_pinned(std::size_t bytes) = 0;  // of the host, that the device copies from and to
+  virtual void copy(void* out, const void* in, std::size_t bytes, Stream stream) = 0;
+  virtual std::string room() = 0;  // free and total memory, for messages
+
+  // Why the two below cannot be called; empty if they can.
+  virtual const std::string& lacks_kernels() = 0;
+  // out = to(from(in) * factor) for each part, as kernels.h's convert, in as few launches as there can be.
+  virtual void convert(DType to, DType from, std::span<const Part> parts, double factor, Stream stream) = 0;
+  virtual void fill_identity(DType dtype, ReduceOp op, void* out, std::int64_t count, Stream stream) = 0;
+};
+
+// The GPU of this number in this process. Throws Error(kPrecondition) with the loader's words if there is none.
+using Devices = std::function<Device&(int number)>;
+
+}  // namespace sirtaki

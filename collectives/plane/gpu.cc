@@ -1,0 +1,192 @@
+#include "plane/gpu.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "error.h"
+#include "plane/gpu_agreement.h"
+#include "plane/nccl.h"
+#include "plane/staged.h"
+
+namespace sirtaki {
+namespace {
+
+// In which what is queued may end when the group does.
+constexpr std::chrono::seconds kFarewell{10};
+
+class GpuPlane final : public DataPlane {
+ public:
+  GpuPlane(Transport& transport, std::vector<DataPlane*> host_planes, GpuOptions options)
+      : transport_(transport), host_planes_(std::move(host_planes)), options_(std::move(options)) {}
+
+  ~GpuPlane() override;
+
+  std::string_view name() const override { return "gpu"; }
+  bool supports(const PlaneQuery& query) const override {
+    return query.device != kHostDevice && moves_data(query.verb);
+  }
+
+  void begin(const StreamPosition& position) override;
+  EventPtr end() override { return last_ = device_->record(stream_); }
+  Stream stream() const override { return stream_; }
+  bool watch() override;
+  void abort() override;
+
+  Task allreduce(Reduction reduction, std::span<const Segment> segments) override {
+    co_await prepare();
+    if (nccl_ != nullptr && nccl_->can_reduce(reduction)) {
+      co_await nccl_->allreduce(reduction, segments);
+    } else {
+      std::int64_t longest = 0;
+      for (const Segment& segment : segments) longest = std::max(longest, segment.count);
+      co_await staged().allreduce(query(Verb::kAllreduce, reduction, longest), reduction, segments);
+    }
+  }
+
+  Task broadcast(int root, std::size_t element_size, std::span<const Segment> segments) override {
+    co_await prepare();
+    if (nccl_ != nullptr) {
+      co_await nccl_->broadcast(root, element_size, segments);
+    } else {
+      co_await staged().broadcast({.verb = Verb::kBroadcast, .dtype = DType::kUint8}, root, element_size, segments);
+    }
+  }
+
+  Task allgather(std::size_t element_size, const Spread& spread) override {
+    co_await prepare();
+    if (nccl_ != nullptr) {
+      co_await nccl_->allgather(element_size, spread);
+    } else {
+      co_await staged().allgather({.verb = Verb::kAllgather, .dtype = DType::kUint8}, element_size, spread);
+    }
+  }
+
+  Task reducescatter(Reduction reduction, const Spread& spread) override {
+    co_await prepare();
+    if (nccl_ != nullptr && nccl_->can_reduce(reduction)) {
+      co_await nccl_->reducescatter(reduction, spread);
+    } else {
+      co_await staged().reducescatter(query(Verb::kReducescatter, reduction, 0), reduction, spread);
+    }
+  }
+
+  Task alltoall(std::size_t element_size, const Exchange& exchange) override {
+    co_await prepare();
+    if (nccl_ != nullptr) {
+      co_await nccl_->alltoall(element_size, exchange);
+    } else {
+      co_await staged().alltoall({.verb = Verb::kAlltoall, .dtype = DType::kUint8, .bytes = bytes_}, element_size,
+                                 exchange);
+    }
+  }
+
+ private:
+  static PlaneQuery query(Verb verb, const Reduction& reduction, std::int64_t count) {
+    return {.verb = verb,
+            .dtype = reduction.dtype,
+            .op = reduction.op,
+            .bytes = count * static_cast<std::int64_t>(size_of(reduction.dtype))};
+  }
+
+  Task prepare();
+  StagedCollectives& staged();
+
+  Transport& transport_;
+  std::vector<DataPlane*> host_planes_;
+  GpuOptions options_;
+  Device* device_ = nullptr;
+  Stream stream_ = nullptr;
+  bool prepared_ = false;
+  std::unique_ptr<StagedCollectives> staged_;
+  std::unique_ptr<NcclCollectives> nccl_;
+  std::int64_t bytes_ = 0;  // of the batch
+  EventPtr last_;
+  bool aborted_ = false;
+};
+
+GpuPlane::~GpuPlane() {
+  if (device_ == nullptr || aborted_) return;
+  try {
+    const auto limit = std::chrono::steady_clock::now() + kFarewell;
+    while (last_ != nullptr && !last_->reached() && std::chrono::steady_clock::now() < limit) {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    if (last_ != nullptr && !last_->reached() && nccl_ != nullptr) nccl_->abort();  // other ranks are gone
+    nccl_.reset();
+    staged_.reset();
+    device_->destroy(stream_);
+  } catch (const Error&) {
+    // The GPU has failed; whoever waits for results has been told, or will be by the framework.
+  }
+}
+
+void GpuPlane::begin(const StreamPosition& position) {
+  const int number = position.device != kHostDevice ? position.device
+                     : device_ != nullptr           ? device_->number()
+                                                    : options_.usual();
+  if (device_ == nullptr) {
+    device_ = &options_.devices(number);
+    stream_ = device_->make_stream();
+  } else if (device_->number() != number) {
+    throw Error(ErrorKind::kAborted, "a tensor on " + name_of_device(number) + " came after tensors on " +
+                                         name_of_device(device_->number()) + "; a rank uses one GPU");
+  }
+  bytes_ = position.bytes;
+  for (const EventPtr& event : position.after) event->hold_back(stream_);
+}
+
+// Before the first collective.
+Task GpuPlane::prepare() {
+  if (std::exchange(prepared_, true)) co_return;
+  GpuCard own{device_->identity(), "", "", device_->lacks_kernels()};
+  std::shared_ptr<const NcclLibrary> library;
+  NcclUniqueId id{};
+  if (options_.operations != "mpi") {
+    library = options_.load_nccl(own.lacks_nccl);
+    if (library != nullptr) own.nccl = library->version;
+    if (library != nullptr && transport_.rank() == 0) {
+      device_->within([&] { library->check(library->calls.GetUniqueId(&id), "ncclGetUniqueId"); });
+    }
+  }
+  GpuAgreement agreement;
+  co_await exchange_cards(transport_, own, options_.operations, id, agreement);
+  if (!agreement.refusal.empty()) {
+    prepared_ = false;
+    throw Error(ErrorKind::kPrecondition, "SIRTAKI_GPU_OPERATIONS=nccl cannot be done: " + agreement.refusal);
+  }
+  if (!agreement.why_not.empty() && transport_.rank() == 0) {
+    options_.tell("GPU tensors travel by way of host memory instead of NCCL: " + agreement.why_not);
+  }
+  if (!agreement.nccl) co_return;
+  const NcclMembers members{transport_.rank(), transport_.size(), agreement.id, agreement.kernels};
+  nccl_ = std::make_unique<NcclCollectives>(library, *device_, stream_, members);
+  co_await nccl_->connect();
+}
+
+StagedCollectives& GpuPlane::staged() {
+  if (staged_ == nullptr) {
+    staged_ = std::make_unique<StagedCollectives>(*device_, stream_, transport_.rank(), host_planes_);
+  }
+  return *staged_;
+}
+
+bool GpuPlane::watch() {
+  if (nccl_ != nullptr) nccl_->check_queued();
+  return last_ != nullptr && !last_->reached();
+}
+
+void GpuPlane::abort() {
+  aborted_ = true;
+  if (nccl_ != nullptr) nccl_->abort();
+}
+
+}  // namespace
+
+std::unique_ptr<DataPlane> make_gpu_plane(Transport& transport, std::vector<DataPlane*> host_planes,
+                                          GpuOptions options) {
+  return std::make_unique<GpuPlane>(transport, std::move(host_planes), std::move(options));
+}
+
+}  // namespace sirtaki

@@ -1,0 +1,25 @@
+// How a reduction is put to NCCL.
+#pragma once
+
+#include "plane/data_plane.h"
+#include "plane/nccl_library.h"
+
+namespace sirtaki {
+
+// Elements travel as `wire`. Unless `converts`, that is what they are, and NCCL multiplies them by `factor` before it
+// adds them up; else they are converted before, times `before`, and after, times `after`.
+struct NcclReduction {
+  DType wire = DType::kFloat32;
+  NcclOp op = kNcclSum;
+  bool converts = false;
+  double factor = 1.0;
+  double before = 1.0;
+  double after = 1.0;
+};
+
+NcclReduction nccl_reduction(const Reduction& reduction);
+
+// Of a dtype that travels; there are no 16-bit integers in NCCL.
+NcclType nccl_type(DType dtype);
+
+}  // namespace sirtaki

@@ -1,0 +1,280 @@
+// The plane for GPUs on fake devices, ranks as threads: by way of the host and by a fake NCCL, with and without
+// kernels, by the suite that every plane passes; and what only this plane has to do.
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "executor.h"
+#include "fake_device.h"
+#include "fake_nccl.h"
+#include "plane/gpu.h"
+#include "plane/gpu_agreement.h"
+#include "plane/point_to_point.h"
+#include "plane/staged.h"
+#include "plane_suite.h"
+#include "random_operation.h"
+#include "transport/loopback.h"
+
+namespace sirtaki::contract {
+namespace {
+
+using Memory = std::vector<std::byte>;
+
+struct Setup {
+  std::string operations{};
+  std::string lacks_kernels{};
+  std::size_t memory = std::size_t{1} << 40;
+  bool nccl = true;
+  bool one_card = false;  // all ranks say that they have the same GPU
+  bool other_version = false;
+};
+
+// One rank: its device, the stream that its framework computes on, the plane, and what it had to say.
+struct Rank {
+  std::unique_ptr<FakeDevice> device;
+  std::unique_ptr<DataPlane> host;
+  std::unique_ptr<DataPlane> plane;
+  Stream stream = nullptr;
+  std::string told;
+  int rank = 0;
+  int size = 0;
+};
+
+// Like a framework: what is to be sent is calculated on a stream and not there yet when the collective is asked for,
+// and results are looked at when the plane's last event has been reached.
+class Ordered final : public DataPlane {
+ public:
+  explicit Ordered(Rank& rank) : rank_(rank) {}
+  std::string_view name() const override { return "ordered"; }
+  bool supports(const PlaneQuery& asked) const override {
+    PlaneQuery query = asked;
+    query.device = asked.device == kHostDevice ? 0 : kHostDevice;
+    return rank_.plane->supports(query);
+  }
+
+  Task allreduce(Reduction reduction, std::span<const Segment> segments) override {
+    for (const Segment& segment : segments) late(segment.in, segment.count, size_of(reduction.dtype));
+    begin();
+    co_await rank_.plane->allreduce(reduction, segments);
+    co_await reached(rank_.plane->end());
+  }
+  Task broadcast(int root, std::size_t element_size, std::span<const Segment> segments) override {
+    for (const Segment& segment : segments) {
+      if (rank_.rank == root) late(segment.in, segment.count, element_size);
+    }
+    begin();
+    co_await rank_.plane->broadcast(root, element_size, segments);
+    co_await reached(rank_.plane->end());
+  }
+  Task allgather(std::size_t element_size, const Spread& spread) override {
+    late(spread.in, spread.counts[static_cast<std::size_t>(rank_.rank)], element_size);
+    begin();
+    co_await rank_.plane->allgather(element_size, spread);
+    co_await reached(rank_.plane->end());
+  }
+  Task reducescatter(Reduction reduction, const Spread& spread) override {
+    std::int64_t total = 0;
+    for (const std::int64_t count : spread.counts) total += count;
+    late(spread.in, total, size_of(reduction.dtype));
+    begin();
+    co_await rank_.plane->reducescatter(reduction, spread);
+    co_await reached(rank_.plane->end());
+  }
+  Task alltoall(std::size_t element_size, const Exchange& exchange) override {
+    std::int64_t total = 0;
+    for (const std::int64_t count : exchange.send_counts) total += count;
+    late(exchange.in, total, element_size);
+    begin();
+    co_await rank_.plane->alltoall(element_size, exchange);
+    co_await reached(rank_.plane->end());
+  }
+
+ private:
+  void late(const void* memory, std::int64_t count, std::size_t element_size) {
+    const std::size_t bytes = static_cast<std::size_t>(count) * element_size;
+    if (memory == nullptr || bytes == 0) return;
+    auto* place = static_cast<std::byte*>(const_cast<void*>(memory));
+    Memory right(place, place + bytes);
+    std::memset(place, 0x55, bytes);
+    rank_.device->call(rank_.stream,
+                       [place, right = std::move(right)] { std::memcpy(place, right.data(), right.size()); });
+  }
+  void begin() { rank_.plane->begin({0, {rank_.device->record(rank_.stream)}, 0}); }
+
+  Rank& rank_;
+};
+
+void on_ranks(int size, const Setup& setup, const std::function<void(Rank&)>& body) {
+  auto transports = make_loopback(size);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r) {
+    threads.emplace_back([&, r] {
+      Transport& transport = *transports[static_cast<std::size_t>(r)];
+      Rank rank;
+      rank.rank = r;
+      rank.size = size;
+      try {
+        const std::string identity = setup.one_card ? "fake" : "fake " + std::to_string(r);
+        rank.device = make_fake_device({0, identity, setup.lacks_kernels, setup.memory});
+        use_fake_nccl(*rank.device);
+        rank.host = make_point_to_point_plane(transport);
+        rank.stream = rank.device->make_stream();
+        GpuOptions options;
+        options.devices = [&](int) -> Device& { return *rank.device; };
+        options.usual = [] { return 0; };
+        options.load_nccl = [&](std::string& why) -> std::shared_ptr<const NcclLibrary> {
+          if (setup.nccl) return fake_nccl(setup.other_version && r == size - 1 ? "2.98.0" : "2.99.0");
+          why = "libnccl.so.2: cannot open shared object file";
+          return nullptr;
+        };
+        options.operations = setup.operations;
+        options.tell = [&](const std::string& line) { rank.told += line; };
+        rank.plane = make_gpu_plane(transport, {rank.host.get()}, std::move(options));
+        body(rank);
+        rank.plane.reset();
+        rank.device->destroy(rank.stream);
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "rank %d of %d: %s\n", r, size, error.what());
+        std::_Exit(1);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void check_suite(const Setup& setup, int size) {
+  on_ranks(size, setup, [](Rank& rank) {
+    Ordered plane(rank);
+    check_plane_briefly(plane, rank.rank, rank.size);
+  });
+}
+
+// The bits of what goes by way of the host are those of the host's plane, in any order of sizes and verbs.
+void check_bits_by_host(const Setup& setup, int size) {
+  on_ranks(size, setup, [](Rank& rank) {
+    Ordered plane(rank);
+    std::mt19937 random(7);
+    for (int i = 0; i < 60; ++i) {
+      RandomOperation operation(plane, rank.rank, rank.size, random);
+      wait_until([&] { return operation.advance(); });
+    }
+  });
+}
+
+std::vector<float> sums(Rank& rank, std::span<const Segment> segments, std::vector<std::vector<float>>& outputs) {
+  rank.plane->begin({0, {}, 0});
+  wait(rank.plane->allreduce({DType::kFloat32, ReduceOp::kSum, 1.0, 0.5}, segments));
+  wait(reached(rank.plane->end()));
+  std::vector<float> result;
+  for (const auto& output : outputs) result.push_back(output.back());
+  return result;
+}
+
+// A rank that has joined contributes what changes nothing, to tensors large and small, and has no memory for them.
+void check_joined(const Setup& setup) {
+  on_ranks(2, setup, [](Rank& rank) {
+    std::vector<std::vector<float>> tensors = {std::vector<float>(10, 4.0F), std::vector<float>(300'000, 8.0F),
+                                               std::vector<float>(3, 16.0F)};
+    std::vector<Segment> segments;
+    for (auto& tensor : tensors) {
+      const bool joined = rank.rank == 1;
+      segments.push_back({joined ? nullptr : tensor.data(), joined ? nullptr : tensor.data(),
+                          static_cast<std::int64_t>(tensor.size())});
+    }
+    const std::vector<float> result = sums(rank, segments, tensors);
+    const std::vector<float> right =
+        rank.rank == 0 ? std::vector<float>{2.0F, 4.0F, 8.0F} : std::vector<float>{4.0F, 8.0F, 16.0F};
+    check(result == right, "a joined rank changed a sum, or its own memory was written");
+  });
+}
+
+void check_agreement() {
+  const GpuCard a{"card a", "2.28.9", "", ""};
+  const GpuCard b{"card b", "2.28.9", "", "no NVRTC"};
+  check(agree_on_gpus({a, b}, "").nccl && !agree_on_gpus({a, b}, "").kernels, "two good cards");
+  check(!agree_on_gpus({a, b}, "mpi").nccl && agree_on_gpus({a, b}, "mpi").why_not.empty(), "told to use MPI");
+  check(agree_on_gpus({a, a}, "").why_not.find("ranks 0 and 1 use the same GPU (card a)") != std::string::npos,
+        "one card for two ranks");
+  const GpuCard none{"card c", "", "libnccl.so.2: no such file", ""};
+  check(agree_on_gpus({a, none}, "nccl").refusal == "rank 1 has no NCCL: libnccl.so.2: no such file", "no NCCL");
+  const GpuCard old{"card d", "2.20.5", "", ""};
+  check(agree_on_gpus({a, old}, "").why_not == "rank 0 has NCCL 2.28.9, rank 1 has 2.20.5", "two versions");
+}
+
+// All ranks are told alike, or go the same other way and one of them says why.
+void check_refusals() {
+  on_ranks(2, {.operations = "nccl", .nccl = false}, [](Rank& rank) {
+    for (int i = 0; i < 2; ++i) {  // the second time as the first
+      float one = 1;
+      const Segment segment{&one, &one, 1};
+      rank.plane->begin({0, {}, 0});
+      check_error(ErrorKind::kPrecondition, "rank 0 has no NCCL: libnccl.so.2: cannot open",
+                  [&] { wait(rank.plane->allreduce({DType::kFloat32, ReduceOp::kSum, 1, 1}, {&segment, 1})); });
+    }
+  });
+  on_ranks(2, {.one_card = true}, [](Rank& rank) {
+    std::vector<std::vector<float>> tensors = {{1.0F}};
+    const Segment segment{tensors[0].data(), tensors[0].data(), 1};
+    check(sums(rank, {&segment, 1}, tensors)[0] == 1.0F, "sum by way of the host");
+    check((rank.told.find("ranks 0 and 1 use the same GPU") != std::string::npos) == (rank.rank == 0),
+          "who says what: " + rank.told);
+  });
+}
+
+// No room for the fusion buffer: what it is, how much, and what to do.
+void check_no_memory() {
+  on_ranks(2, {.memory = 1 << 10}, [](Rank& rank) {
+    std::vector<std::vector<float>> tensors(2, std::vector<float>(1000, 1.0F));
+    const std::vector<Segment> segments = {{tensors[0].data(), tensors[0].data(), 1000},
+                                           {tensors[1].data(), tensors[1].data(), 1000}};
+    rank.plane->begin({0, {}, 0});
+    check_error(ErrorKind::kAborted, "gpu:0 has no room for the fusion buffer of 8000 bytes",
+                [&] { wait(rank.plane->allreduce({DType::kFloat32, ReduceOp::kSum, 1, 1}, segments)); });
+    rank.plane->abort();
+  });
+}
+
+// A collective that another rank never joins ends by abort(), and an error that NCCL finds later is thrown by watch().
+void check_failures() {
+  std::mutex mutex;
+  on_ranks(2, {}, [&](Rank& rank) {
+    std::vector<std::vector<float>> tensors = {{1.0F}};
+    const Segment segment{tensors[0].data(), tensors[0].data(), 1};
+    sums(rank, {&segment, 1}, tensors);
+    wait_until([&] { return !rank.plane->watch(); });
+    if (rank.rank == 1) return;
+    rank.plane->begin({0, {}, 0});
+    wait(rank.plane->allreduce({DType::kFloat32, ReduceOp::kSum, 1, 1}, {&segment, 1}));
+    const EventPtr there = rank.plane->end();
+    check(!there->reached() && rank.plane->watch(), "a collective of one rank of two ended by itself");
+    break_fake_nccl(*rank.device);
+    check_error(ErrorKind::kAborted, "remote process exited", [&] { rank.plane->watch(); });
+    rank.plane->abort();
+    there->block();
+  });
+}
+
+}  // namespace
+}  // namespace sirtaki::contract
+
+int main() {
+  using namespace sirtaki::contract;
+  const Setup host{.operations = "mpi"};
+  const Setup host_without_kernels{.operations = "mpi", .lacks_kernels = "no NVRTC"};
+  check_agreement();
+  check_refusals();
+  check_no_memory();
+  check_failures();
+  check_bits_by_host(host, 3);
+  check_bits_by_host(host_without_kernels, 2);
+  check_suite({}, 2);
+  check_suite({.lacks_kernels = "no NVRTC"}, 3);
+  for (const Setup& setup : {host, host_without_kernels, Setup{}, Setup{.lacks_kernels = "no NVRTC"}}) {
+    check_joined(setup);
+  }
+}
