@@ -25,7 +25,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         counts = [count for count in marker.args if not _IN_WORKER or count == _COUNT]
         metafunc.parametrize("rank_count", counts, ids=[f"{count}ranks" for count in counts], indirect=True)
         if metafunc.definition.path.name.startswith("test_keras_"):
-            backends = [os.environ["KERAS_BACKEND"]] if _IN_WORKER else _KERAS_BACKENDS
+            wanted = marker.kwargs.get("backends", _KERAS_BACKENDS)
+            backends = [os.environ["KERAS_BACKEND"]] if _IN_WORKER else wanted
             metafunc.parametrize("keras_backend", backends, indirect=True)
 
 

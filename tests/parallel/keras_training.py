@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -67,18 +68,23 @@ def compiled(model: keras.Model, optimizer: keras.Optimizer, **options: Any) -> 
     return model
 
 
-def serial(make: Callable[[], keras.Optimizer] = sgd, steps: int = STEPS, **options: Any) -> keras.Model:
+@functools.cache
+def serial(make: Callable[[], keras.Optimizer] = sgd) -> keras.Model:
     """The model after the same steps by one process on the joined batches."""
-    model = compiled(make_model(), make(), **options)
-    x, y = data(steps)
+    model = compiled(make_model(), make())
+    x, y = data()
     fit(model, x, y, SAMPLES)
     return model
 
 
-def trained(optimizer: keras.Optimizer, steps: int = STEPS, **options: Any) -> keras.Model:
+def plain_sgd() -> keras.Optimizer:
+    return keras.optimizers.SGD(0.1)
+
+
+def trained(optimizer: keras.Optimizer, **options: Any) -> keras.Model:
     """The model after the same steps by all ranks, each on its part, with fit()."""
     model = compiled(make_model(), optimizer, **options)
-    x, y = data(steps)
+    x, y = data()
     fit(model, own(x), own(y), SAMPLES // hvd.size())
     return model
 

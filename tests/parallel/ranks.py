@@ -1,6 +1,7 @@
 """Tests that run on several ranks.
 
-A function marked `@ranks(2, 3)` runs on 2 and on 3 processes. All tests of one size and framework share one job: each
+A function marked `@ranks(2, 3)` runs on 2 and on 3 processes; those of Keras 3 on each of its backends, or on those of
+`@ranks(2, backends=["torch"])`. All tests of one size and framework share one job: each
 rank runs pytest itself on the same list and writes what happened to a file. The outer pytest starts the job when the
 first of its tests is due, and reports each test as failed if any rank failed. A rank that fails leaves, which ends the
 job; the tests that were still to come then get a new job.

@@ -23,12 +23,11 @@ def momentum(kind=NEW, **options):
 @ranks(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_fit_equals_serial(kind: str) -> None:
-    cases = [{"global_clipnorm": 0.05}]
+    case = {"global_clipnorm": 0.05}
     if kind == "new":
-        cases += [{"clipnorm": 0.05, "use_ema": True, "ema_overwrite_frequency": 2, "weight_decay": 0.01}]
-    for case in cases:
-        make = lambda case=case: momentum(KINDS[kind], **case)  # noqa: E731
-        training.check_equal(training.trained(hvd.DistributedOptimizer(make())), training.serial(make))
+        case |= {"use_ema": True, "ema_overwrite_frequency": 2, "weight_decay": 0.01}
+    make = lambda: momentum(KINDS[kind], **case)  # noqa: E731
+    training.check_equal(training.trained(hvd.DistributedOptimizer(make())), training.serial(make))
 
 
 @ranks(2)
@@ -109,12 +108,12 @@ def test_options(kind: str) -> None:
     for options in ({"groups": 2, "op": hvd.Sum}, {"gradient_predivide_factor": 4.0, "name": "mine"}):
         rate = 0.1 / hvd.size() if options.get("op") == hvd.Sum else 0.1
         training.check_equal(training.trained(hvd.DistributedOptimizer(sgd(rate), **options)), expected)
-    for average in (True, False):  # two passes on halves of a batch are one step on the whole
-        optimizer = hvd.DistributedOptimizer(
-            sgd(0.1 if average else 0.05), backward_passes_per_step=2, average_aggregated_gradients=average
-        )
-        training.check_equal(training.trained(optimizer, passes=2), expected)
-        assert int(optimizer.iterations) == training.STEPS
+    average = kind == "new"  # two passes on halves of a batch are one step on the whole
+    optimizer = hvd.DistributedOptimizer(
+        sgd(0.1 if average else 0.05), backward_passes_per_step=2, average_aggregated_gradients=average
+    )
+    training.check_equal(training.trained(optimizer, passes=2), expected)
+    assert int(optimizer.iterations) == training.STEPS
 
 
 @ranks(2)
@@ -179,30 +178,19 @@ def test_whole_training_in_mixed_precision() -> None:
 def test_files_open_without_us_and_train_on_with_us(kind: str, tmp_path) -> None:
     """As far as Keras 2 keeps optimizers' state: HDF5 does, .keras does for the new classes, SavedModel does not."""
     model = training.trained(hvd.DistributedOptimizer(momentum(KINDS[kind])))
-    for ending in (".keras", ".h5", ""):
+    for ending in (".keras", "") if kind == "new" else (".h5",):
         path = tmp_path / f"{hvd.rank()}{ending}"
         model.save(path, **({} if ending else {"save_format": "tf"}))
         for file in [path] if ending else path.rglob("*"):
             assert file.is_dir() or b"sirtaki" not in file.read_bytes(), file
         plain, again = keras.models.load_model(path), hvd.load_model(path)
         assert type(plain.optimizer) is KINDS[kind].SGD
+        assert type(again.optimizer) is not KINDS[kind].SGD and isinstance(again.optimizer, KINDS[kind].SGD)
         assert plain.optimizer.get_config() == again.optimizer.get_config() == model.optimizer.get_config()
-        training.fit(plain, *training.data(), training.SAMPLES)
-        training.fit(again, *map(training.own, training.data()), training.SAMPLES // hvd.size())
-        training.check_equal(again, plain)
-
-
-class Late(keras.Model):
-    """Built by its first batch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = [keras.layers.Flatten(), keras.layers.Dense(5)]
-
-    def call(self, inputs):
-        for layer in self.inner:
-            inputs = layer(inputs)
-        return inputs
+        if ending:
+            training.fit(plain, *training.data(), training.SAMPLES)
+            training.fit(again, *map(training.own, training.data()), training.SAMPLES // hvd.size())
+            training.check_equal(again, plain)
 
 
 @ranks(2)
@@ -257,8 +245,6 @@ def test_xla(caplog) -> None:
 
 @ranks(2)
 def test_what_would_not_be_reduced_is_refused() -> None:
-    import keras as keras3
-
     variable, gradient = tf.Variable([0.0]), tf.constant([1.0 + hvd.rank()])
     new, legacy = (hvd.DistributedOptimizer(kind.SGD(1.0)) for kind in (NEW, LEGACY))
     scaled = hvd.DistributedOptimizer(keras.mixed_precision.LossScaleOptimizer(NEW.SGD(1.0)))
@@ -276,7 +262,7 @@ def test_what_would_not_be_reduced_is_refused() -> None:
     with pytest.raises(RuntimeError, match="backward_passes_per_step=2"):
         hvd.DistributedOptimizer(NEW.SGD(1.0), backward_passes_per_step=2).aggregate_gradients([(gradient, variable)])
     with pytest.raises(ValueError, match="unset it for Keras 3"):
-        hvd.DistributedOptimizer(keras3.optimizers.SGD())
+        hvd.DistributedOptimizer(type("SGD", (), {"__module__": "keras.src.optimizers.sgd"})())
     with pytest.raises(RuntimeError, match="BroadcastGlobalVariablesCallback"):
         hvd.broadcast_global_variables(0)
     assert variable.numpy().tolist() == [0.0]

@@ -95,12 +95,20 @@ def test_metrics_are_averaged() -> None:
 
 
 @ranks(2)
-def test_learning_rates() -> None:
-    rates = lambda *callbacks, epochs=4: train(list(callbacks), epochs)[1]["lr"]  # noqa: E731
+def test_learning_rates(capsys) -> None:
+    model = training.compiled(training.make_model(), hvd.DistributedOptimizer(training.sgd()))
+    x, y = map(training.own, training.data())
+
+    def rates(callback) -> list[float]:
+        options = {"batch_size": training.SAMPLES // hvd.size(), "shuffle": False, "verbose": 0}
+        return model.fit(x, y, epochs=4, callbacks=[callback], **options).history["lr"]
+
     schedule, warmup = hvd.callbacks.LearningRateScheduleCallback, hvd.callbacks.LearningRateWarmupCallback
     assert rates(schedule(0.1, 0.5, start_epoch=1)) == pytest.approx([0.1, 0.1, 0.05, 0.025])
     assert rates(schedule(0.1, lambda epoch: 2.0, end_epoch=2)) == pytest.approx([0.2] * 4)
-    assert rates(warmup(0.2, warmup_epochs=2)) == pytest.approx([0.15, 0.2, 0.2, 0.2])
+    assert rates(warmup(0.2, warmup_epochs=2, verbose=1)) == pytest.approx([0.15, 0.2, 0.2, 0.2])
+    said = "Epoch 2: finished gradual learning rate warmup to 0.2."
+    assert capsys.readouterr().out.count(said) == (hvd.rank() == 0)
     with pytest.raises(ValueError, match="initial_lr"):
         schedule(None, 0.5)
 

@@ -11,13 +11,15 @@ from sirtaki.exchange import allgather_object
 
 CASES = {
     "plain": {},
-    "clipnorm": {"clipnorm": 0.05},
-    "global_clipnorm": {"global_clipnorm": 0.05},
-    "clipvalue": {"clipvalue": 0.01},
-    "weight_decay": {"weight_decay": 0.01},
-    "ema": {"use_ema": True, "ema_momentum": 0.5, "ema_overwrite_frequency": 2},
     "accumulation": {"gradient_accumulation_steps": 2},
-    "loss_scale_factor": {"loss_scale_factor": 8.0},
+    "all at once": {
+        "clipnorm": 0.05,
+        "weight_decay": 0.01,
+        "loss_scale_factor": 8.0,
+        "use_ema": True,
+        "ema_momentum": 0.5,
+        "ema_overwrite_frequency": 2,
+    },
 }
 
 
@@ -27,7 +29,7 @@ def test_fit_equals_serial(case: str) -> None:
     check_fit(case)
 
 
-@ranks(3)
+@ranks(3, backends=["tensorflow"])
 @pytest.mark.parametrize("case", ["plain", "accumulation"])
 def test_fit_on_three_ranks(case: str) -> None:
     check_fit(case)
@@ -42,19 +44,38 @@ def check_fit(case: str) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"groups": 2},
-        {"groups": 1},
-        {"gradient_predivide_factor": 4.0},
-        {"op": hvd.Sum},
-        {"name": "mine"},
-        {"sparse_as_dense": True},
+        {"groups": 2, "op": hvd.Sum, "name": "mine"},
+        {"groups": 1, "gradient_predivide_factor": 4.0, "sparse_as_dense": True},
     ],
     ids=str,
 )
 def test_options(options: dict) -> None:
     rate = 0.1 / hvd.size() if options.get("op") == hvd.Sum else 0.1
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(rate), **options)
-    training.check_equal(training.trained(optimizer), training.serial(lambda: keras.optimizers.SGD(0.1)))
+    training.check_equal(training.trained(optimizer), training.serial(training.plain_sgd))
+
+
+OPTIMIZERS = ["Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "Ftrl", "Lamb", "Lion", "Muon", "Nadam"]
+OPTIMIZERS += ["RMSprop", "SGD"]
+
+
+@ranks(2)
+@pytest.mark.filterwarnings("ignore:.*Muon")
+def test_all_optimizers_equal_serial() -> None:
+    """Three updates by apply(); SGD with every kind of clipping."""
+    clips: list[dict] = [{}, {"clipnorm": 0.3}, {"global_clipnorm": 0.3}, {"clipvalue": 0.3}]
+    names = [name for name in OPTIMIZERS if hasattr(keras.optimizers, name)]
+    parts = np.random.default_rng(0).standard_normal((3, hvd.size(), 2, 3))
+    for name, clip in [*((name, {}) for name in names), *(("SGD", clip) for clip in clips)]:
+        made = [getattr(keras.optimizers, name)(0.01, **clip) for _ in range(2)]
+        one, other = (keras.Variable(np.ones((2, 3))) for _ in range(2))
+        optimizer = hvd.DistributedOptimizer(made[0])
+        for part in parts:
+            optimizer.apply([keras.ops.convert_to_tensor(part[hvd.rank()])], [one])
+            made[1].apply([keras.ops.convert_to_tensor(part.mean(0))], [other])
+        values = [keras.ops.convert_to_numpy(variable) for variable in (one, other)]
+        np.testing.assert_allclose(*values, atol=1e-10, err_msg=f"{name} {clip}")
+        assert np.abs(values[0] - 1).max() > 1e-6, name
 
 
 @ranks(2)
@@ -66,13 +87,6 @@ def test_groups_of_variables() -> None:
     x, y = training.data()
     training.fit(model, training.own(x), training.own(y), training.SAMPLES // hvd.size())
     training.check_equal(model, training.serial())
-
-
-@ranks(2)
-@pytest.mark.parametrize("kind", ["Adam", "AdamW", "RMSprop", "Adagrad", "Nadam", "Adamax", "Lion", "Lamb", "Ftrl"])
-def test_other_optimizers(kind: str) -> None:
-    make = lambda: getattr(keras.optimizers, kind)(0.01)  # noqa: E731
-    training.check_equal(training.trained(hvd.DistributedOptimizer(make())), training.serial(make))
 
 
 @ranks(2)
@@ -122,7 +136,7 @@ def test_backward_passes(average: bool) -> None:
     model = training.compiled(training.make_model(), optimizer)
     x, y = map(training.own, training.data())
     training.fit(model, x, y, training.SAMPLES // hvd.size() // 2)
-    training.check_equal(model, training.serial(lambda: keras.optimizers.SGD(0.1)))
+    training.check_equal(model, training.serial(training.plain_sgd))
 
 
 @ranks(2)
@@ -249,7 +263,7 @@ def test_a_local_variable_without_gradient_leaves_the_others_in_place(graph: boo
     assert values == [[-0.5, -0.5] if hvd.rank() == 0 else [0.0, 0.0], [-2.0, -2.0], [-20.0, -20.0]]
 
 
-@ranks(3)
+@ranks(3, backends=["tensorflow"])
 def test_process_set() -> None:
     pair = hvd.add_process_set([0, 2])
     model = training.make_model()
@@ -264,13 +278,16 @@ def test_process_set() -> None:
 
 
 @ranks(2)
-@pytest.mark.parametrize("compression", ["fp16", "bf16"])
-def test_compression(compression: str) -> None:
-    chosen = getattr(hvd.Compression, compression)
-    model = training.trained(hvd.DistributedOptimizer(training.sgd(), compression=chosen))
+def test_compression() -> None:
+    """Training in 16 bits comes near; each dtype rounds what the ranks send."""
+    model = training.trained(hvd.DistributedOptimizer(training.sgd(), compression=hvd.Compression.bf16))
     training.check_equal(model, training.serial(), tolerance=0.05)
-    exact = training.serial()
-    assert any(not np.array_equal(a, b) for a, b in zip(model.get_weights(), exact.get_weights(), strict=True))
+    for compression, bits in ((hvd.Compression.fp16, 10), (hvd.Compression.bf16, 7)):
+        variable = keras.Variable(np.zeros(2))
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), compression=compression)
+        kept, lost = 1 + 2.0**-bits, 1 + 2.0 ** -(bits + 2)
+        optimizer.apply([keras.ops.convert_to_tensor(np.array([kept, lost]))], [variable])
+        assert keras.ops.convert_to_numpy(variable).tolist() == [-kept, -1.0]
 
 
 @ranks(2)
@@ -351,16 +368,16 @@ def test_wrapping_anew_each_step_keeps_memory() -> None:
 
     import psutil
 
-    variable = keras.Variable(np.zeros(1000))
-    gradient = keras.ops.ones((1000,), "float64")
+    variable = keras.Variable(np.zeros(10000))
+    gradient = keras.ops.ones((10000,), "float64")
     process = psutil.Process(os.getpid())
     base = keras.optimizers.SGD(0.1)
     sizes, kinds = [], set()
-    for step in range(900):
+    for step in range(400):
         optimizer = hvd.DistributedOptimizer(base)
         optimizer.apply([gradient], [variable])
         kinds.add(type(optimizer))
-        if step in (300, 899):
+        if step in (150, 399):
             sizes.append(process.memory_info().rss)
     assert len(kinds) == 1
     assert sizes[1] - sizes[0] < 8 << 20, sizes
