@@ -3,14 +3,18 @@
 #include <pthread.h>
 
 #include <cstdint>
+#include <limits>
 #include <utility>
 
 namespace sirtaki::tensorflow {
 namespace {
 
+// Unlimited if it cannot be found out (for the main thread that takes a free file descriptor, and /proc). Then an
+// object on the heap may be taken for one on the stack: it is emptied and its few bytes are lost. To take one on the
+// stack for one on the heap would be a call of what is not there any more.
 std::uintptr_t end_of_this_stack() {
   pthread_attr_t attributes;
-  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return 0;
+  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return std::numeric_limits<std::uintptr_t>::max();
   void* begin = nullptr;
   std::size_t size = 0;
   pthread_attr_getstack(&attributes, &begin, &size);

@@ -19,6 +19,13 @@ class Compressor:
         raise NotImplementedError("a compressor defines compress() and decompress()")
 
 
+def checked_compression(compression: Any) -> Any:
+    """ValueError unless it can compress and decompress."""
+    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
+        raise ValueError(f"compression must have compress and decompress, got {compression!r}")
+    return compression
+
+
 class NoneCompressor(Compressor):
     """Sends tensors as they are."""
 

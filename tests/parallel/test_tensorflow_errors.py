@@ -78,7 +78,6 @@ def test_refused_when_it_is_made(rank_count):
         (lambda: hvd.allreduce(tf.ones(2), prescale_factor=float("nan")), ValueError),
         (lambda: hvd.allreduce(tf.ones(2), process_set="all"), ValueError),
         (lambda: hvd.allreduce(tf.ones(2), process_set=hvd.ProcessSet([0])), ValueError),
-        (lambda: hvd.allreduce(tf.constant(["text"])), (TypeError, tf.errors.InvalidArgumentError)),
         (lambda: hvd.broadcast(tf.ones(2), "0"), ValueError),
         (lambda: hvd.alltoall(tf.ones(2), splits=[]), ValueError),
         (lambda: hvd.grouped_allreduce([]), ValueError),
@@ -88,6 +87,42 @@ def test_refused_when_it_is_made(rank_count):
         (lambda: hvd.elastic.run, NotImplementedError),
     ):
         with pytest.raises(error):
+            call()
+    check_alive("eager", rank_count)
+
+
+WRONG_KINDS = {
+    "string": (
+        lambda: hvd.allreduce(tf.constant(["text"])),
+        "dtype string cannot be sent, got .*text.*broadcast_object",
+    ),
+    "complex": (lambda: hvd.grouped_allreduce([tf.ones(2), tf.constant([1j])]), "dtype complex128 cannot be sent"),
+    "variant": (lambda: hvd.allgather(tf.data.Dataset.range(3)._variant_tensor), "dtype variant cannot be sent"),
+    "ragged": (lambda: hvd.allreduce(tf.ragged.constant([[1], [2, 3]])), "RaggedTensor .*send its flat_values"),
+    "sparse": (lambda: hvd.reducescatter(tf.sparse.from_dense([[1.0]])), "SparseTensor.*tf.IndexedSlices"),
+    "dictionary": (lambda: hvd.broadcast({"a": 1}, 0), r"cannot make a tensor of dict \{'a': 1\}; use grouped"),
+    "nothing": (lambda: hvd.allreduce(None), "cannot make a tensor of NoneType None"),
+    "uneven list": (lambda: hvd.alltoall([tf.ones(2), tf.ones(3)]), "cannot make a tensor of list .*grouped call"),
+    "string variable": (lambda: hvd.broadcast_variables([tf.Variable(["a"])], 0), "dtype string cannot be sent"),
+}
+
+
+@ranks(2)
+def test_what_is_no_tensor(rank_count):
+    for what, (call, text) in WRONG_KINDS.items():
+        with pytest.raises(TypeError) as caught:
+            call()
+        assert re.search(text, str(caught.value), re.DOTALL), (what, str(caught.value))
+    with pytest.raises(TypeError, match="dtype string cannot be sent"):
+        tf.function(WRONG_KINDS["string"][0])()
+    assert hvd.allreduce([1.0, 2.0], op=hvd.Sum).numpy().tolist() == [2.0, 4.0]
+    for call, text in (
+        (lambda: hvd.alltoall(tf.ones(2), splits=[0.5, 0.5]), r"int32 numbers, got list \[0\.5, 0\.5\]"),
+        (lambda: hvd.broadcast_variables(tf.Variable([1.0]), 0), "must be a list of variables, got"),
+        (lambda: hvd.allreduce(tf.ones(2), compression="fp16"), "compress and decompress, got 'fp16'"),
+        (lambda: hvd.DistributedGradientTape(tf.GradientTape(), compression="fp16"), "decompress, got 'fp16'"),
+    ):
+        with pytest.raises(ValueError, match=text):
             call()
     check_alive("eager", rank_count)
 

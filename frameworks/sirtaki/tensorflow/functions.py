@@ -10,7 +10,9 @@ import tensorflow as tf
 from sirtaki import exchange
 from sirtaki.arguments import checked_root
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
+from sirtaki.tensorflow import raw
 from sirtaki.tensorflow.collectives.broadcast import broadcast_
+from sirtaki.tensorflow.tensors import check_variables
 
 
 @tf.autograph.experimental.do_not_convert
@@ -30,10 +32,9 @@ def broadcast_variables(
         return None
     with tf.compat.v1.name_scope("broadcast_variables"):
         root = checked_root(root_rank)
-        from sirtaki.tensorflow import raw
-
-        values = raw.broadcast([v.read_value() for v in variables], root, None, require_id(process_set))
-        return tf.group(*[tf.compat.v1.assign(v, value) for v, value in zip(variables, values, strict=True)])
+        listed = check_variables(variables)
+        values = raw.broadcast([v.read_value() for v in listed], root, None, require_id(process_set))
+        return tf.group(*[tf.compat.v1.assign(v, value) for v, value in zip(listed, values, strict=True)])
 
 
 @tf.autograph.experimental.do_not_convert

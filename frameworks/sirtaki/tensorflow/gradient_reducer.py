@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from sirtaki.arguments import checked_groups, checked_predivide, reduction
+from sirtaki.compression import checked_compression
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.reduce_ops import Average
 from sirtaki.tensorflow import raw
@@ -52,7 +53,9 @@ class GradientReducer:
         factor = checked_predivide(gradient_predivide_factor, op)
         how = Reduction(*reduction(op, 1.0 / factor, factor, process_set))
         count, listed = checked_groups(num_groups, groups, identity)
-        return cls(how, compression, bool(sparse_as_dense), count, listed, bool(scale_local_gradients))
+        return cls(
+            how, checked_compression(compression), bool(sparse_as_dense), count, listed, bool(scale_local_gradients)
+        )
 
     def add_local(self, variable: Any) -> None:
         """The gradient of this variable stays this rank's own."""

@@ -16,6 +16,7 @@ from sirtaki.exchange import framed, unframed
 from sirtaki.parameter_check import Parameter, ParameterCheck
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.tensorflow import raw
+from sirtaki.tensorflow.tensors import check_variables
 
 
 def _name(variable: Any) -> str:
@@ -30,10 +31,7 @@ def check_parameters(variables: Sequence[Any], process_set: ProcessSet = global_
     the first that differs; in a graph the same as UnknownError. In a graph of TensorFlow 1: the operation to run.
     """
     group = require_id(process_set)
-    listed = list(variables)
-    for number, variable in enumerate(listed):
-        if not hasattr(variable, "assign"):
-            raise ValueError(f"variables[{number}] must be a variable, got {type(variable).__name__} {variable!r:.80}")
+    listed = check_variables(variables)
     if tf.executing_eagerly():
         parameter_check.check_equal(_described(listed), group)
         return None

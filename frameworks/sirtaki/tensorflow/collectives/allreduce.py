@@ -8,13 +8,14 @@ from typing import Any
 import tensorflow as tf
 
 from sirtaki.arguments import reduction
+from sirtaki.compression import checked_compression
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.reduce_ops import choose_op
 from sirtaki.tensorflow import raw
 from sirtaki.tensorflow.compression import Compression, Compressor
 from sirtaki.tensorflow.raw import Reduction
 from sirtaki.tensorflow.sparse import reduce_slices
-from sirtaki.tensorflow.tensors import check_list
+from sirtaki.tensorflow.tensors import check_list, to_tensor
 
 
 @tf.autograph.experimental.do_not_convert
@@ -83,6 +84,7 @@ def _reduce(
     compression: type[Compressor],
     ignore_name_scope: bool,
 ) -> list[Any]:
+    checked_compression(compression)
     results: list[Any] = list(tensors)
     dense = [i for i, tensor in enumerate(tensors) if not isinstance(tensor, tf.IndexedSlices)]
     for i, tensor in enumerate(tensors):
@@ -103,6 +105,6 @@ def reduce_dense(
     tensors: Sequence[Any], name: str | None, how: Reduction, compression: type[Compressor], **scope: bool
 ) -> list[tf.Tensor]:
     """One unit of dense tensors, compressed on the wire."""
-    pairs = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
+    pairs = [compression.compress(to_tensor(tensor)) for tensor in tensors]
     results = raw.allreduce([wire for wire, _ in pairs], name, how, **scope)
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]

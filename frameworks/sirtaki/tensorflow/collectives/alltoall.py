@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.tensorflow import raw
+from sirtaki.tensorflow.tensors import to_tensor
 
 
 @tf.autograph.experimental.do_not_convert
@@ -24,9 +25,15 @@ def alltoall(
     dimension 0 must be a multiple of the number of ranks. Differentiable: the gradient's rows go back.
     """
     group = require_id(process_set)
-    rows = tf.convert_to_tensor([] if splits is None else splits, dtype=tf.int32)
+    rows = _rows(splits)
     if splits is not None and rows.shape.rank == 1 and rows.shape[0] == 0:
         raise ValueError("splits must have one entry for each rank, got none")
-    tensor = tf.convert_to_tensor(tensor)
-    output, received = raw.alltoall(tensor, rows, name, group, ignore_name_scope=ignore_name_scope)
+    output, received = raw.alltoall(to_tensor(tensor), rows, name, group, ignore_name_scope=ignore_name_scope)
     return output if splits is None else (output, received)
+
+
+def _rows(splits: Any) -> tf.Tensor:
+    try:
+        return tf.convert_to_tensor([] if splits is None else splits, dtype=tf.int32)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"splits must hold int32 numbers, got {type(splits).__name__} {splits!r:.80}") from error

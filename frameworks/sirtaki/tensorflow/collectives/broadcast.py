@@ -10,6 +10,7 @@ import tensorflow as tf
 from sirtaki.arguments import checked_root
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.tensorflow import raw
+from sirtaki.tensorflow.tensors import check_variables, to_tensor
 
 
 @tf.autograph.experimental.do_not_convert
@@ -25,8 +26,7 @@ def broadcast(
     Gradient: the average over ranks on the root, zero elsewhere.
     """
     root, group = checked_root(root_rank), require_id(process_set)
-    tensor = tf.convert_to_tensor(tensor)
-    return raw.broadcast([tensor], root, name, group, ignore_name_scope=ignore_name_scope)[0]
+    return raw.broadcast([to_tensor(tensor)], root, name, group, ignore_name_scope=ignore_name_scope)[0]
 
 
 @tf.autograph.experimental.do_not_convert
@@ -41,13 +41,10 @@ def broadcast_(
     ValueError unless these are variables.
     """
     root, group = checked_root(root_rank), require_id(process_set)
-    listed = list(variables)
-    for number, variable in enumerate(listed):
-        if not hasattr(variable, "assign"):
-            raise ValueError(f"variables[{number}] must be a variable, got {type(variable).__name__} {variable!r:.80}")
+    listed = check_variables(variables)
     if not listed:
         return []
-    values = raw.broadcast([tf.convert_to_tensor(variable) for variable in listed], root, name, group)
+    values = raw.broadcast([to_tensor(variable) for variable in listed], root, name, group)
     for variable, value in zip(listed, values, strict=True):
         variable.assign(value)
     return listed

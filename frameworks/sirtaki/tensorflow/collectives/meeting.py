@@ -21,6 +21,8 @@ def join() -> tf.Tensor:
     """Ends when every rank has called it; the last one's rank, int32.
 
     Until then this rank takes part in the others' allreduces without a say: as zeros in sums, not counted in averages.
+    Calls without a name are numbered anew after it. So other threads of this process must not make such calls while it
+    lasts: nothing says on which side of it they are, and they could meet the others' next calls. Named calls may be.
     """
     return raw.join()
 

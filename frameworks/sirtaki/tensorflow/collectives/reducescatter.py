@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from sirtaki.arguments import reduction
+from sirtaki.compression import checked_compression
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.reduce_ops import Average
 from sirtaki.tensorflow import raw
@@ -63,6 +64,7 @@ def _scatter(
     name: str | None,
     ignore_name_scope: bool,
 ) -> list[tf.Tensor]:
+    checked_compression(compression)
     if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
         raise NotImplementedError("reducescatter takes dense tensors only, got IndexedSlices")
     with tf.device(device or None):
