@@ -193,6 +193,30 @@ def test_files_open_without_us_and_train_on_with_us(kind: str, tmp_path) -> None
             training.check_equal(again, plain)
 
 
+class Late(keras.Model):
+    """Built by its first batch."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        keras.utils.set_random_seed(seed)
+        self.inner = [keras.layers.Flatten(), keras.layers.Dense(5)]
+
+    def call(self, inputs):
+        for layer in self.inner:
+            inputs = layer(inputs)
+        return inputs
+
+
+@ranks(2)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_built_by_its_first_batch_begins_from_the_root(kind: str) -> None:
+    expected = training.compiled(Late(1), momentum(KINDS[kind]))
+    training.fit(expected, *training.data(), training.SAMPLES)
+    model = training.compiled(Late(hvd.rank()), hvd.DistributedOptimizer(momentum(KINDS[kind])))
+    fit_own(model, [hvd.callbacks.BroadcastGlobalVariablesCallback(1)])
+    training.check_equal(model, expected)
+
+
 @ranks(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_callbacks(kind: str, capfd) -> None:

@@ -37,7 +37,7 @@ class Late(keras.Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner = [keras.layers.Flatten(), keras.layers.Dense(5)]
+        self.inner = [keras.layers.Conv2D(5, 8), keras.layers.Flatten()]
 
     def call(self, inputs):
         for layer in self.inner:
@@ -45,16 +45,22 @@ class Late(keras.Model):
         return inputs
 
 
+def late(seed: int) -> Late:
+    keras.utils.set_random_seed(seed)
+    return Late()
+
+
 @ranks(2)
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_model_built_by_its_first_batch_begins_from_the_root(resumed: bool) -> None:
     """resumed: the root has built its model before."""
-    keras.utils.set_random_seed(hvd.rank())
-    model = Late()
+    expected, x = late(seed=1), training.data()[0]
+    training.fit(training.compiled(expected, training.sgd()), x, training.data()[1], training.SAMPLES)
+    model = late(seed=hvd.rank())
     if resumed and hvd.rank() == 1:
-        model(training.data()[0][:1])
+        model(x[:1])
     train([hvd.callbacks.BroadcastGlobalVariablesCallback(1)], model=model)
-    training.check_same_on_ranks(model)
+    training.check_equal(model, expected)
 
 
 @ranks(2)
@@ -195,8 +201,8 @@ def test_copies_without_their_local_variables_warn() -> None:
     local = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
     local.register_local_var(variable)
     for optimizer in (local, hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), groups=[[variable]])):
-        for duplicate in (copy.deepcopy, pickle.dumps):
-            with pytest.warns(UserWarning, match="knows no local variables and groups"):
+        for duplicate in (copy.deepcopy, pickle.dumps, lambda made: type(made).from_config(made.get_config())):
+            with pytest.warns(UserWarning, match="a distributed SGD holds no local variables and groups"):
                 duplicate(optimizer)
 
 
@@ -276,6 +282,12 @@ def test_functions() -> None:
     assert hvd.allgather(np.full((rank + 1, 1), rank)).tolist() == [[0], [1], [1]]
     assert hvd.broadcast(np.array([rank, 7.5]), 1).tolist() == [1.0, 7.5]
     assert hvd.reducescatter(np.array([1.0, 2.0]), op=hvd.Sum).tolist() == [2.0 * (rank + 1)]
+    assert hvd.allgather_object(("rank", rank)) == [("rank", 0), ("rank", 1)]
+    assert hvd.broadcast_object([rank], 1) == [1]
+    hvd.barrier()
+    hvd.check_parameters([keras.Variable(1.0)])
+    with pytest.raises(hvd.HorovodInternalError, match="is not the same on all ranks"):
+        hvd.check_parameters([keras.Variable(1.0 * rank)])
     with pytest.raises(RuntimeError, match="BroadcastGlobalVariablesCallback"):
         hvd.broadcast_global_variables(0)
     with pytest.raises(ValueError, match="different numbers of variables"):

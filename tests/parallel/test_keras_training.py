@@ -226,9 +226,10 @@ def joined_gradient(one, other):
 @pytest.mark.parametrize("scale", [True, False])
 def test_local_variables_keep_their_own_gradients(scale: bool) -> None:
     model = training.make_model()
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.5), scale_local_gradients=scale)
-    kernel, bias = model.layers[-2].trainable_variables
-    optimizer.register_local_var(kernel)
+    optimizer = hvd.PartialDistributedOptimizer(
+        keras.optimizers.SGD(0.5), local_layers=model.layers[-2], scale_local_gradients=scale
+    )
+    kernel, bias = model.layers[-2].trainable_variables[0], model.layers[0].trainable_variables[1]
     before = [keras.ops.convert_to_numpy(variable) for variable in (kernel, bias)]
     gradients = [keras.ops.ones(v.shape, v.dtype) * (hvd.rank() + 1) for v in model.trainable_variables]
     optimizer.apply(gradients, model.trainable_variables)
@@ -236,6 +237,9 @@ def test_local_variables_keep_their_own_gradients(scale: bool) -> None:
     own = (hvd.rank() + 1) / (2 if scale else 1)
     np.testing.assert_allclose(before[0] - after[0], 0.5 * own)
     np.testing.assert_allclose(before[1] - after[1], 0.5 * 1.5)
+    for wrong in (5, [kernel], keras.layers.Dense(2)):
+        with pytest.raises(ValueError, match="local"):
+            hvd.PartialDistributedOptimizer(keras.optimizers.SGD(0.5), local_layers=wrong)
 
 
 def apply_in(graph: bool, optimizer: keras.Optimizer, gradients: list, variables: list) -> None:
@@ -360,6 +364,21 @@ def test_gradients_without_variables_are_refused(outer: bool) -> None:
         with pytest.raises(ValueError, match="got 1 gradients for 2 variables"):
             optimizer.apply([gradient], given)
     assert all(keras.ops.convert_to_numpy(variable).tolist() == [0.0, 0.0] for variable in variables)
+
+
+@ranks(2)
+@pytest.mark.parametrize("outer", [False, True])
+def test_variables_that_are_overwritten_get_the_largest(outer: bool) -> None:
+    """As 8-bit floats need it, whose scales and histories come as gradients; without loss scale or learning rate."""
+    scale, weight = (keras.Variable(np.ones(2), dtype="float32") for _ in range(2))
+    scale.overwrite_with_gradient = True
+    plain = keras.optimizers.SGD(1.0)
+    inner = keras.optimizers.LossScaleOptimizer(plain, initial_scale=2.0) if outer else plain
+    optimizer = hvd.DistributedOptimizer(inner)
+    gradients = [np.array([hvd.rank(), 3.0 - hvd.rank()], "float32"), np.full(2, 2.0 * hvd.rank(), "float32")]
+    optimizer.apply([keras.ops.convert_to_tensor(gradient) for gradient in gradients], [scale, weight])
+    assert keras.ops.convert_to_numpy(scale).tolist() == [1.0, 3.0]
+    assert keras.ops.convert_to_numpy(weight).tolist() == ([0.5, 0.5] if outer else [0.0, 0.0])
 
 
 @ranks(2)

@@ -14,14 +14,18 @@ from sirtaki.keras import callbacks, elastic
 from sirtaki.keras.backends import load as _load
 from sirtaki.keras.functions import (
     allgather,
+    allgather_object,
     allreduce,
+    barrier,
     broadcast,
     broadcast_global_variables,
+    broadcast_object,
     broadcast_variables,
+    check_parameters,
     reducescatter,
 )
 from sirtaki.keras.generations import keras as _keras
-from sirtaki.keras.optimizer import DistributedOptimizer
+from sirtaki.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
 from sirtaki.keras.saving import load_model
 from sirtaki.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from sirtaki.reduce_ops import Average, Sum
@@ -58,17 +62,22 @@ __all__ = [
     "Compression",
     "DistributedOptimizer",
     "HorovodInternalError",
+    "PartialDistributedOptimizer",
     "ProcessSet",
     "SirtakiInternalError",
     "Sum",
     "add_process_set",
     "allgather",
+    "allgather_object",
     "allreduce",
+    "barrier",
     "broadcast",
     "broadcast_global_variables",
+    "broadcast_object",
     "broadcast_variables",
     "callbacks",
     "ccl_built",
+    "check_parameters",
     "cross_rank",
     "cross_size",
     "cuda_built",

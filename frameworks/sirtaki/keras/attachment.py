@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 from sirtaki.keras import backends, generations
@@ -29,6 +29,7 @@ class Attachment:
         self.applying = False  # Keras 2: while the wrapped class applies gradients
         self.passes: Any = None  # Keras 2: what sums gradients up
         self.check = ParameterCheck.from_environment()
+        self.before_first_step: Callable[[], None] | None = None
         self.delegated = 0  # above 0 while an outer optimizer has reduced the gradients already
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Attachment:
@@ -41,6 +42,14 @@ class Attachment:
         """Whether there is another rank to reduce with."""
         process_set = self.options.process_set
         return core.is_initialized() and process_set.included() is not False and (process_set.size() or 1) > 1
+
+    def begin(self) -> None:
+        """With each step. While a graph is traced, before it runs, everything can still be made equal: gradients of
+        its first run are those of the new values.
+        """
+        if self.before_first_step is not None and backends.load().in_graph():
+            todo, self.before_first_step = self.before_first_step, None
+            backends.load().run_outside_graph(todo)
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,18 @@ class Distributed:
     """Base of what is put in front of an optimizer's own class."""
 
     _HAS_AGGREGATE_GRAD = True  # Horovod's mark of an optimizer that reduces by itself
+
+    def get_config(self) -> dict[str, Any]:
+        """As the wrapped class's. Warns of what copies, files and from_config() therefore cannot know."""
+        attachment = attachment_of(self)
+        if attachment.local or attachment.groups:
+            warnings.warn(
+                f"the configuration of a distributed {type(self).__name__} holds no local variables and groups of "
+                "variables, nor do its files and copies; give them to an optimizer that is made of it with "
+                "register_local_var() and DistributedOptimizer(optimizer, groups=...), else it reduces all gradients",
+                stacklevel=2,
+            )
+        return super().get_config()
 
     def register_local_var(self, var: Any) -> None:
         """This variable's gradient is not reduced: each rank has its own (see scale_local_gradients)."""

@@ -9,7 +9,9 @@ import numpy as np
 
 from sirtaki import exchange
 from sirtaki.arguments import checked_root
+from sirtaki.call_site import call_site
 from sirtaki.keras import backends
+from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.reduce_ops import Average, choose_op
 
@@ -80,9 +82,36 @@ def _check_same_count(variables: Sequence[Any], group: int) -> None:
         )
 
 
+def broadcast_object(
+    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """The root's object on every rank, by cloudpickle; the root gets its own object back. Other ranks' is not read."""
+    return exchange.broadcast_object(obj, checked_root(root_rank), name, require_id(process_set))
+
+
+def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
+    """The objects of all ranks of the set, by rank, by cloudpickle."""
+    return exchange.allgather_object(obj, name, require_id(process_set))
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Blocks until every rank of the set has called it."""
+    group = require_id(process_set)
+    core.submit(core.VERBS["barrier"], "", [], process_set=group, site=call_site(), awaited=True).wait()
+
+
+def check_parameters(variables: Sequence[Any], process_set: ProcessSet = global_process_set) -> None:
+    """Compares the ranks' values bit by bit, by checksums. Blocks until all ranks of the set have called it.
+
+    variables: Keras variables or the backend's, the same on every rank. HorovodInternalError on every rank, naming the
+    first that differs.
+    """
+    backends.load().check_parameters(list(variables), process_set)
+
+
 def broadcast_global_variables(root_rank: int) -> None:
-    """Keras 3 has no global variables: always a RuntimeError that says what to use."""
+    """Keras has no global variables: always a RuntimeError that says what to use."""
     raise RuntimeError(
-        f"broadcast_global_variables({root_rank}) needs the global variables of TensorFlow 1, which Keras 3 does not "
+        f"broadcast_global_variables({root_rank}) needs the global variables of TensorFlow 1, which Keras does not "
         "have; give fit() a BroadcastGlobalVariablesCallback, or call broadcast_variables(model.weights, root_rank)"
     )

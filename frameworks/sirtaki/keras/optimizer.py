@@ -111,3 +111,57 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     if is_distributed(optimizer):  # the new options replace the old
         attachment.local = attachment_of(optimizer).local
     return convert(optimizer, attachment)
+
+
+def PartialDistributedOptimizer(  # noqa: N802  Horovod's name
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = None,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Groups = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """DistributedOptimizer, but for the weights of some layers, which stay each rank's own.
+
+    local_layers: a layer or a list of them, which are built, so that their weights are known; else ValueError.
+    """
+    layers = _checked_layers(local_layers)
+    made = DistributedOptimizer(
+        optimizer,
+        name,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        gradient_predivide_factor,
+        op,
+        backward_passes_per_step,
+        average_aggregated_gradients,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
+    for layer in layers:
+        for variable in layer.trainable_weights:
+            made.register_local_var(variable)
+    return made
+
+
+def _checked_layers(layers: Any) -> list[Any]:
+    listed = [] if layers is None else list(layers) if isinstance(layers, (list, tuple)) else [layers]
+    for layer in listed:
+        if not isinstance(layer, generations.keras.layers.Layer):
+            raise ValueError(f"local_layers must hold Keras layers, got {type(layer).__name__} {layer!r:.80}")
+        if not layer.built:
+            raise ValueError(f"the local layer {layer.name!r} has not been built, so that its weights are not known")
+    return listed

@@ -2,6 +2,7 @@
 
 Compression                          of the framework's adapter
 in_graph()                           whether a graph is traced now, which will run many times
+run_outside_graph(function)          now, while a graph is traced
 kind(gradient)                       NONE, DENSE or SPARSE (sirtaki.keras.agreement)
 zeros(variable, kind)                a gradient that adds nothing
 dense(gradient)                      the same gradient, dense
@@ -10,6 +11,7 @@ reduce(units, options)               [(name, gradients, variables)] to lists of 
                                      once; gradients of one unit travel together
 reduce_max(tensors, name, options)   the largest value on any rank
 after_step(check, variables, process_set)  as ParameterCheck.after_step
+check_parameters(variables, process_set)
 assign_root_values(variables, root, process_set)
 allreduce, allgather, broadcast, reducescatter: of values, with NumPy results
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,11 @@ Unit = tuple[str, Sequence[Any], Sequence[Any]]
 
 def in_graph() -> bool:
     return not tf.executing_eagerly()
+
+
+def run_outside_graph(function: Callable[[], None]) -> None:
+    with tf.init_scope():
+        tf.autograph.experimental.do_not_convert(function)()
 
 
 def kind(gradient: Any) -> int:
@@ -82,6 +87,10 @@ def reduce_max(tensors: Sequence[Any], name: str, options: Options) -> list[Any]
     return adapter.grouped_allreduce(
         tensors, op=Max, process_set=options.process_set, ignore_name_scope=True, name=name
     )
+
+
+def check_parameters(variables: Sequence[Any], process_set: ProcessSet) -> None:
+    adapter.check_parameters(variables, process_set)
 
 
 def assign_root_values(variables: Sequence[Any], root_rank: int, process_set: ProcessSet) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -25,6 +25,10 @@ Unit = tuple[str, Sequence[torch.Tensor], Sequence[Any]]
 
 def in_graph() -> bool:
     return False
+
+
+def run_outside_graph(function: Callable[[], None]) -> None:
+    function()
 
 
 def kind(gradient: Any) -> int:
@@ -102,6 +106,10 @@ def after_step(check: ParameterCheck, variables: Sequence[Any], process_set: int
 
 def _name(variable: Any) -> str:
     return getattr(variable, "path", None) or "without a name"
+
+
+def check_parameters(variables: Sequence[Any], process_set: ProcessSet) -> None:
+    adapter.check_parameters([(_name(v), _tensor(v)) for v in variables], process_set)
 
 
 def assign_root_values(variables: Sequence[Any], root_rank: int, process_set: ProcessSet) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 from sirtaki import exchange
 from sirtaki.arguments import checked_root
 from sirtaki.keras import generations
+from sirtaki.keras.attachment import attachment_of
+from sirtaki.keras.distributed import is_distributed
 from sirtaki.keras.functions import broadcast_variables
 from sirtaki.keras.generations import keras
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
@@ -16,10 +18,12 @@ from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Gives every rank the root's weights and optimizer state when training begins.
 
-    Where the model of any rank is built only by its first batch, all get them after it. local_variables: those that
-    each rank keeps (see DistributedOptimizer's register_local_var). device: kept for Horovod's programs. ValueError on
-    every rank if the ranks would train different numbers of batches in an epoch, for then the last ones would wait for
-    ever.
+    Where the model of any rank is built only by its first batch, all get them while the step of that batch is compiled,
+    before it runs. Where no distributed optimizer is compiled with it (run_eagerly=True on TensorFlow, a tape of your
+    own) they get them after it, and the gradients of that batch are those of unequal weights: build the model before.
+    local_variables: those that each rank keeps (see DistributedOptimizer's register_local_var). device: kept for
+    Horovod's programs. ValueError on every rank if the ranks would train different numbers of batches in an epoch, for
+    then the last ones would wait for ever.
     """
 
     def __init__(
@@ -42,14 +46,19 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         steps, built = self.params.get("steps"), bool(self.model.built)
         all_built = check_same_steps(steps, built, require_id(self.process_set))
-        if not self.broadcast_done and all_built:
+        if self.broadcast_done:
+            return
+        if all_built:
             self._broadcast()
+        elif is_distributed(getattr(self.model, "optimizer", None)):
+            attachment_of(self.model.optimizer).before_first_step = self._broadcast
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
-        if not self.broadcast_done:
-            self._broadcast()
+        self._broadcast()
 
     def _broadcast(self) -> None:
+        if self.broadcast_done:
+            return
         variables = list(self.model.weights)
         optimizer = getattr(self.model, "optimizer", None)
         if optimizer is not None:

@@ -6,14 +6,13 @@ once for each update of the variables: after accumulation and before clipping is
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import keras
 
 from sirtaki.keras import backends
-from sirtaki.keras.attachment import attachment_of, compare_ranks, complete, reduce_gradients
+from sirtaki.keras.attachment import attachment_of, compare_ranks, complete, key_of, reduce_gradients
 from sirtaki.keras.distributed import Distributed, inner_delegated
 
 OUTER: tuple[type, ...] = tuple(  # hand gradients on to other optimizers; the second came with Keras 3.13
@@ -29,14 +28,7 @@ class _Distributed(Distributed):
     def __reduce__(self) -> Any:
         from sirtaki.keras.saving import unpickled
 
-        attachment = attachment_of(self)
-        if attachment.local or attachment.groups:
-            warnings.warn(
-                f"a copied or pickled {type(self).__name__} knows no local variables and groups of variables; give "
-                "them to the copy with register_local_var() and DistributedOptimizer(copy, groups=...)",
-                stacklevel=3,
-            )
-        return unpickled, (super().__reduce__()[1], attachment.options)
+        return unpickled, (super().__reduce__()[1], attachment_of(self).options)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.__reduce__()
@@ -70,6 +62,7 @@ class AveragedSteps(_Distributed):
             trainable_variables = list(trainable_variables)
         if attachment.delegated or not attachment.active():
             return super().apply(grads, trainable_variables)
+        attachment.begin()
         variables = self._variables_of(grads, trainable_variables)
         with attachment.step():
             if variables:
@@ -102,14 +95,27 @@ class AveragedSteps(_Distributed):
         """Scales and histories of 8-bit floats: the largest of all ranks, so that variables stay equal."""
         attachment = attachment_of(self)
         if attachment.active() and not attachment.delegated:
-            numbers = [i for i, v in enumerate(vars) if self._overwrite_variable_with_gradient(v)]
-            if numbers:
-                grads = list(grads)
-                largest = backends.load().reduce_max([grads[i] for i in numbers], "keras.overwrite", attachment.options)
-                for i, value in zip(numbers, largest, strict=True):
-                    grads[i] = value
-                attachment.reduced = len(numbers) == len(grads) or attachment.reduced
+            largest = _largest(self, grads, vars)
+            grads = [largest.get(i, grad) for i, grad in enumerate(grads)]
+            if all(self._overwrite_variable_with_gradient(variable) for variable in vars):
+                attachment.reduced = True  # nothing else comes
         return super()._overwrite_variables_directly_with_gradients(grads, vars)
+
+
+def _largest(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> dict[int, Any]:
+    """By place, the new values of variables that are overwritten with their gradients; local ones keep their own."""
+    attachment = attachment_of(optimizer)
+    places = [
+        i
+        for i, (grad, variable) in enumerate(zip(grads, variables, strict=True))
+        if grad is not None
+        and optimizer._overwrite_variable_with_gradient(variable)
+        and key_of(optimizer, variable) not in attachment.local
+    ]
+    if not places:
+        return {}
+    largest = backends.load().reduce_max([grads[i] for i in places], "keras.overwrite", attachment.options)
+    return dict(zip(places, largest, strict=True))
 
 
 class AveragedOutside(_Distributed):
@@ -127,9 +133,15 @@ class AveragedOutside(_Distributed):
         if attachment.delegated or not attachment.active():
             with inner_delegated(self):
                 return super().apply(grads, trainable_variables)
+        attachment.begin()
         variables = self._variables_of(grads, trainable_variables)
         if variables:
-            grads = reduce_gradients(self, complete(self, grads, variables), variables)
+            grads = complete(self, grads, variables)
+            largest = _largest(self, grads, variables)
+            others = [None if i in largest else grad for i, grad in enumerate(grads)]
+            grads = reduce_gradients(self, others, variables)
+            for i, value in largest.items():
+                grads[i] = value
         with inner_delegated(self):
             result = super().apply(grads, trainable_variables)
         compare_ranks(self, variables)
