@@ -3,9 +3,14 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "engine.h"
+#include "plane/gpu.h"
 
 namespace sirtaki {
 
@@ -14,6 +19,13 @@ void bind_errors(pybind11::module_& module);
 void bind_work(pybind11::module_& module);
 void bind_engine(pybind11::module_& module);
 void bind_c_api(pybind11::module_& module);
+void bind_gpu(pybind11::module_& module);
+
+// The GPU of this number. Throws Error(kPrecondition) with the loader's words.
+Device& gpu(int number);
+// For the planes of a job whose ranks find their usual GPU by `local_rank`.
+GpuOptions gpu_options(const Settings& settings, std::function<void(const std::string&)> tell,
+                       std::function<int()> local_rank);
 
 // The engine of this process. Throws Error(kPrecondition) before init.
 std::shared_ptr<Engine> engine_to_use();
@@ -23,7 +35,9 @@ std::shared_ptr<Engine> engine_to_use();
 // ends.
 void stay_out_of_ending_interpreter();
 
-// A Work for Python: it keeps `keep` alive until the engine no longer touches its memory.
-pybind11::object wrap_work(std::shared_ptr<Work> work, std::shared_ptr<Engine> engine, pybind11::object keep);
+// A Work for Python: it keeps `keep` alive until neither the engine nor a GPU touches its memory any longer. `stream`:
+// on which the memory was made, null on the host.
+pybind11::object wrap_work(std::shared_ptr<Work> work, std::shared_ptr<Engine> engine, pybind11::object keep,
+                           std::optional<std::uintptr_t> stream);
 
 }  // namespace sirtaki

@@ -58,8 +58,10 @@ std::shared_ptr<Engine> engine_to_use() {
 
 namespace {
 
-// Shared memory where all ranks share a host and there is enough of it, then MPI, then what always works.
-DataPlanes make_planes(Transport& transport, bool shared_memory, const std::function<void(const std::string&)>& tell) {
+// Shared memory where all ranks share a host and there is enough of it, then MPI, then what always works; on GPUs,
+// their own.
+DataPlanes make_planes(Transport& transport, bool shared_memory, const std::function<void(const std::string&)>& tell,
+                       GpuOptions gpus) {
   DataPlanes planes;
   if (shared_memory && transport.size() > 1) {
     std::string why;
@@ -71,6 +73,9 @@ DataPlanes make_planes(Transport& transport, bool shared_memory, const std::func
   }
   planes.push_back(make_mpi_plane(dynamic_cast<const MpiTransport&>(transport.base())));
   planes.push_back(make_point_to_point_plane(transport));
+  std::vector<DataPlane*> host_planes;
+  for (const auto& plane : planes) host_planes.push_back(plane.get());
+  planes.push_back(make_gpu_plane(transport, std::move(host_planes), std::move(gpus)));
   return planes;
 }
 
@@ -108,10 +113,11 @@ void init(const std::vector<std::string>& mpi_libraries, std::uint64_t comm_hand
   options.say = [rank = transport->rank(), settings = options.settings](const std::string& line) {
     if (settings.says_warnings) say(rank, settings.says_time, line);
   };
-  options.make_planes = [tell = options.say, allowed = options.settings.shared_memory](Transport& group,
-                                                                                       const std::vector<int>& hosts) {
+  options.make_planes = [tell = options.say, settings = options.settings](Transport& group,
+                                                                          const std::vector<int>& hosts) {
     const bool one_host = std::ranges::count(hosts, hosts.front()) == std::ssize(hosts);
-    return make_planes(group, allowed && one_host, tell);
+    GpuOptions gpus = gpu_options(settings, tell, [] { return engine_to_use()->topology().local_rank; });
+    return make_planes(group, settings.shared_memory && one_host, tell, std::move(gpus));
   };
   process().engine = std::make_shared<Engine>(std::move(options), std::move(transport));
 }
@@ -156,9 +162,37 @@ Enum to_enum(int value, int count, const char* what) {
   return static_cast<Enum>(value);
 }
 
+// The function is kept alive by the work until that is done. It runs on the engine's thread.
+Allocate allocation_by(const py::object& function) {
+  if (function.is_none()) return nullptr;
+  return [function = function.ptr()](std::size_t tensor, const Shape& shape, Stream stream) -> void* {
+    stay_out_of_ending_interpreter();
+    const py::gil_scoped_acquire acquire;
+    try {
+      const auto address =
+          py::handle(function)(tensor, py::tuple(py::cast(shape)), reinterpret_cast<std::uintptr_t>(stream));
+      return reinterpret_cast<void*>(address.cast<std::uintptr_t>());
+    } catch (const py::error_already_set& error) {
+      throw Error(ErrorKind::kAborted, std::string("no memory for the result: ") + error.what());
+    }
+  };
+}
+
+// The point in the stream's order at which it was submitted.
+EventPtr ready_on(const Request& request, std::uintptr_t stream) {
+  Device& device = gpu(request.tensors[0].device);
+  if (device.is_capturing(reinterpret_cast<Stream>(stream))) {
+    throw Error(ErrorKind::kPrecondition,
+                std::string(name_of(request.verb)) + " '" + request.name +
+                    "': the current stream is being captured into a CUDA graph, in which ranks cannot agree on "
+                    "anything. Call it outside the capture.");
+  }
+  return device.record(reinterpret_cast<Stream>(stream));
+}
+
 py::object submit(int verb, std::string name, const std::vector<PyTensor>& tensors, int op, double prescale,
                   double postscale, int root, std::vector<std::int64_t> splits, int process_set, std::string site,
-                  bool awaited, py::object keep) {
+                  bool awaited, py::object keep, std::uintptr_t stream, const py::object& allocate) {
   auto engine = engine_to_use();
   Request request;
   request.name = std::move(name);
@@ -174,9 +208,14 @@ py::object submit(int verb, std::string name, const std::vector<PyTensor>& tenso
     request.tensors.push_back({to_enum<DType>(dtype, kDTypeCount, "dtype"), device, shape});
     addresses.push_back({reinterpret_cast<const void*>(in), reinterpret_cast<void*>(out)});
   }
-  auto work = awaited ? engine->submit_quietly(process_set, std::move(request), std::move(addresses))
-                      : engine->submit(process_set, std::move(request), std::move(addresses));
-  return wrap_work(std::move(work), std::move(engine), std::move(keep));
+  const bool on_gpu = !request.tensors.empty() && request.tensors[0].device != kHostDevice;
+  EventPtr ready = on_gpu ? ready_on(request, stream) : nullptr;
+  auto work = awaited ? engine->submit_quietly(process_set, std::move(request), std::move(addresses),
+                                               allocation_by(allocate), std::move(ready))
+                      : engine->submit(process_set, std::move(request), std::move(addresses), allocation_by(allocate),
+                                       std::move(ready));
+  if (!allocate.is_none()) keep = py::make_tuple(std::move(keep), allocate);
+  return wrap_work(std::move(work), std::move(engine), std::move(keep), on_gpu ? std::optional(stream) : std::nullopt);
 }
 
 bool question() {
@@ -233,7 +272,8 @@ void bind_engine(py::module_& module) {
   module.def("submit", &submit, py::arg("verb"), py::arg("name"), py::arg("tensors"), py::arg("op") = 1,
              py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("root") = -1,
              py::arg("splits") = std::vector<std::int64_t>(), py::arg("process_set") = 0, py::arg("site") = "",
-             py::arg("awaited") = false, py::arg("keep") = py::none());
+             py::arg("awaited") = false, py::arg("keep") = py::none(), py::arg("stream") = 0,
+             py::arg("allocate") = py::none());
   module.def("mpi_info", &mpi_info, py::arg("paths"));
   module.def("statistics", &statistics);
   module.def("question", &question);

@@ -19,11 +19,24 @@ Leftovers& leftovers() {
   return *list;
 }
 
+bool is_in_use(const Work& work) {
+  return !work.done() || (!work.abandoned() && work.there() != nullptr && !work.there()->reached());
+}
+
+// Makes what is queued on the stream from now on run after the event, unless the last call did just that: the works of
+// a batch share their event.
+void hold_back(const EventPtr& event, std::uintptr_t stream) {
+  static auto* const last = new std::pair<std::weak_ptr<Event>, std::uintptr_t>;  // only touched with the GIL held
+  if (last->first.lock() == event && last->second == stream) return;
+  event->hold_back(reinterpret_cast<Stream>(stream));
+  *last = {event, stream};
+}
+
 // Dropping an object may run any code, this function included, so the list is in order before anything is dropped.
 void drop_finished_leftovers() {
   Leftovers finished;
   Leftovers kept;
-  for (auto& leftover : leftovers()) (leftover.first->done() ? finished : kept).push_back(std::move(leftover));
+  for (auto& leftover : leftovers()) (is_in_use(*leftover.first) ? kept : finished).push_back(std::move(leftover));
   leftovers().swap(kept);
   kept.clear();
   for (auto& [work, keep] : finished) {
@@ -33,8 +46,9 @@ void drop_finished_leftovers() {
 
 class PyWork {
  public:
-  PyWork(std::shared_ptr<Work> work, std::shared_ptr<Engine> engine, py::object keep)
-      : work_(std::move(work)), engine_(std::move(engine)), keep_(std::move(keep)) {}
+  PyWork(std::shared_ptr<Work> work, std::shared_ptr<Engine> engine, py::object keep,
+         std::optional<std::uintptr_t> stream)
+      : work_(std::move(work)), engine_(std::move(engine)), keep_(std::move(keep)), stream_(stream) {}
   PyWork(PyWork&&) = default;
   ~PyWork() {
     if (work_ == nullptr) return;
@@ -43,17 +57,33 @@ class PyWork {
       leftovers().emplace_back(work_, std::move(keep_));
     } else if (work_->abandoned()) {
       keep_.release();  // never freed: a library may still write there
+    } else if (!ordered_ && is_in_use(*work_)) {
+      leftovers().emplace_back(work_, std::move(keep_));
     }
   }
 
   bool done() const { return work_->done(); }
 
-  void wait() {
+  // On a GPU: until all is queued; then `stream` waits for the results, or without one this thread.
+  void wait(std::optional<std::uintptr_t> stream) {
     bool help = true;
     while (!work_->done() && !wait_without_gil(std::exchange(help, false))) {
       if (PyErr_CheckSignals() != 0) throw py::error_already_set();
     }
     work_->result();
+    const EventPtr& there = work_->there();
+    if (there == nullptr) return;
+    if (stream) {
+      hold_back(there, *stream);
+    } else {
+      const py::gil_scoped_release release;
+      there->block();
+      stay_out_of_ending_interpreter();
+    }
+    // Memory that goes back to the stream it came from is not used again before the stream has waited.
+    ordered_ |= !stream || stream == stream_;
+    const std::string failure = engine_->failure();
+    if (!failure.empty()) throw Error(ErrorKind::kAborted, failure);
   }
 
   // A result that was taken is given again, so that callers need not remember.
@@ -87,6 +117,8 @@ class PyWork {
   std::shared_ptr<Work> work_;
   std::shared_ptr<Engine> engine_;
   py::object keep_;
+  std::optional<std::uintptr_t> stream_;  // that the memory in keep_ belongs to
+  bool ordered_ = false;
   std::optional<py::list> buffers_;
 };
 
@@ -103,9 +135,10 @@ void stay_out_of_ending_interpreter() {
   while (ending()) pause();
 }
 
-py::object wrap_work(std::shared_ptr<Work> work, std::shared_ptr<Engine> engine, py::object keep) {
+py::object wrap_work(std::shared_ptr<Work> work, std::shared_ptr<Engine> engine, py::object keep,
+                     std::optional<std::uintptr_t> stream) {
   drop_finished_leftovers();
-  return py::cast(PyWork(std::move(work), std::move(engine), std::move(keep)));
+  return py::cast(PyWork(std::move(work), std::move(engine), std::move(keep), stream));
 }
 
 void bind_work(py::module_& module) {
@@ -116,7 +149,7 @@ void bind_work(py::module_& module) {
       });
   py::class_<PyWork>(module, "Work")
       .def("done", &PyWork::done)
-      .def("wait", &PyWork::wait)
+      .def("wait", &PyWork::wait, py::arg("stream") = py::none())
       .def("buffers", &PyWork::buffers)
       .def("shapes", &PyWork::shapes)
       .def("received_splits", &PyWork::received_splits)

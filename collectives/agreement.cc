@@ -90,7 +90,9 @@ std::string align(const std::vector<Row>& rows) {
   return text;
 }
 
-std::string table(const RequestsByRank& requests, std::span<const int> global_ranks) {
+}  // namespace
+
+std::string table_of(const RequestsByRank& requests, std::span<const int> global_ranks) {
   std::vector<Row> rows = {{"rank", "collective", "op", "root", "shape", "dtype", "device", "scale", "called from"}};
   for (std::size_t i = 0; i < requests.size(); ++i) {
     if (requests[i] == nullptr) continue;
@@ -100,6 +102,8 @@ std::string table(const RequestsByRank& requests, std::span<const int> global_ra
   }
   return align(rows);
 }
+
+namespace {
 
 const std::shared_ptr<const Request>& first_of(const RequestsByRank& requests) {
   return *std::find_if(requests.begin(), requests.end(), [](const auto& request) { return request != nullptr; });
@@ -135,7 +139,7 @@ std::string find_mismatch(const RequestsByRank& requests, std::span<const int> g
     if (request == nullptr || request == first_of(requests)) continue;
     const std::string what = differing(first, *request);
     if (what.empty()) continue;
-    return "The ranks disagree on '" + first.title() + "': " + what + " differs." + table(requests, global_ranks) +
+    return "The ranks disagree on '" + first.title() + "': " + what + " differs." + table_of(requests, global_ranks) +
            "\n  Every rank must make the same call under one name; compare the lines above.";
   }
   return "";

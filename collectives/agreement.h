@@ -14,6 +14,9 @@ namespace sirtaki {
 // One request for each rank of the group, null for a rank that has joined.
 using RequestsByRank = std::vector<std::shared_ptr<const Request>>;
 
+// One line for each rank that has asked: what for, and where from.
+std::string table_of(const RequestsByRank& requests, std::span<const int> global_ranks);
+
 // Empty when the requests fit together; otherwise what differs, and a table of every rank's request. `global_ranks` are
 // the group's ranks as users know them.
 std::string find_mismatch(const RequestsByRank& requests, std::span<const int> global_ranks);

@@ -21,6 +21,7 @@ std::string title_of(const std::pair<std::string, std::uint64_t>& key) {
 Coordinator::Coordinator(std::vector<int> global_ranks, const Settings& settings)
     : global_ranks_(std::move(global_ranks)),
       slots_(settings.cache_capacity),
+      gpus_(size()),
       joined_(size()),
       left_(size()),
       seen_(size()) {}
@@ -84,7 +85,8 @@ void Coordinator::settle(std::map<Key, Entry>::iterator position) {
   for (std::size_t rank = 0; rank < size(); ++rank) {
     if (entry.requests[rank] == nullptr && !joined_[rank]) return;
   }
-  const std::string mismatch = find_mismatch(entry.requests, global_ranks_);
+  std::string mismatch = find_mismatch(entry.requests, global_ranks_);
+  if (mismatch.empty()) mismatch = gpus_.check(entry.requests, global_ranks_);
   if (mismatch.empty()) {
     Agreement agreement = agree(entry.requests);
     agreement.request.sequence = 0;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "agreement.h"
+#include "gpu_rule.h"
 #include "messages.h"
 #include "settings.h"
 #include "slots.h"
@@ -77,6 +78,7 @@ class Coordinator {
 
   std::vector<int> global_ranks_;
   Slots slots_;
+  GpuRule gpus_;
   std::map<Key, Entry> pending_;
   std::deque<Ready> ready_;
   std::vector<Refusal> refusals_;

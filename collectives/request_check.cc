@@ -53,7 +53,7 @@ void check_tensors(const Request& request) {
     for (const std::int64_t length : tensor.shape) {
       if (length < 0) refuse(request, "negative size in shape " + to_string(tensor.shape));
     }
-    if ((tensor.device == kHostDevice) != (request.tensors[0].device == kHostDevice)) {
+    if (tensor.device != request.tensors[0].device) {
       throw Error(ErrorKind::kPrecondition, "'" + request.title() + "': tensors on " +
                                                 name_of_device(request.tensors[0].device) + " and " +
                                                 name_of_device(tensor.device) + " in one group");

@@ -38,6 +38,9 @@ class Work {
   // After done(): throws what went wrong, or gives the result.
   Result& result();
 
+  // After done(): a point in a GPU's order that the results, and the inputs' use, come before; null on the host.
+  const EventPtr& there() const { return result_.there; }
+
   // Calls back once when done: on the thread that finishes the work, or on this one if it is done already. To be called
   // at most once. Threads that wait may wake before the call.
   void then(std::function<void(Work&)> callback);

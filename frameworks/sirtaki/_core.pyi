@@ -1,6 +1,6 @@
 """The compiled core as Python sees it. Private: the adapters are its only users."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 # One tensor of a request: address to read, address to write (0: the core allocates the result), dtype number,
@@ -18,8 +18,12 @@ class Work:
     """One submitted request. `keep` lives until the core no longer touches its memory, even if this object does not."""
     def done(self) -> bool:
         """True once finished or failed; never blocks, never raises."""
-    def wait(self) -> None:
-        """Blocks without the GIL. Raises ValueError or InternalError if the request failed; KeyboardInterrupt works."""
+    def wait(self, stream: int | None = None) -> None:
+        """Blocks without the GIL. Raises ValueError or InternalError if the request failed; KeyboardInterrupt works.
+
+        On a GPU the work is done when all of it is queued. stream: the handle of a stream of that GPU, which then waits
+        for the results; None: this thread waits for them.
+        """
     # Valid after wait():
     def buffers(self) -> list[Buffer | None]:
         """One for each tensor whose result the core allocated, None for the others."""
@@ -81,6 +85,8 @@ def submit(
     site: str = "",
     awaited: bool = False,
     keep: Any = None,
+    stream: int = 0,
+    allocate: Callable[[int, tuple[int, ...], int], int] | None = None,
 ) -> Work:
     """Queues one request and returns at once. Several tensors are one unit (a grouped call).
 
@@ -89,6 +95,10 @@ def submit(
     asked. awaited: the caller calls wait() right afterwards, so the engine's thread is not woken for it. Refuses at the
     call, with the value in the message: ValueError for bad arguments (unknown process set or not a member, a name
     already in flight, bad splits, root, scale, dtype for the op), InternalError before init and after shutdown.
+
+    GPU tensors. stream: the handle of the stream on which the tensors are made. allocate: called on the engine's thread
+    as allocate(number of the tensor, shape, handle of the stream that writes there), gives the address for a result
+    whose size only the ranks together know; needed for allgather, reducescatter and alltoall.
     """
 
 def c_api() -> int:
@@ -97,6 +107,15 @@ def c_api() -> int:
 def mpi_info(paths: Sequence[str]) -> dict[str, str]:
     """Loads the first library that loads: path, version (its own text), abi ("standard", "mpich", "openmpi").
     Raises InternalError with the loader's words for each path. Does not initialise MPI."""
+
+def set_gpu_libraries(nccl: Sequence[str], nvrtc: Sequence[str]) -> None:
+    """Paths to try in order, when the first GPU tensor comes; before init."""
+
+def set_usual_gpu(number: int) -> None:
+    """The GPU of this rank if it joins without having submitted a GPU tensor; -1: the one of its local rank."""
+
+def gpu_info() -> dict[str, str]:
+    """Loads the libraries for GPUs: for "CUDA", "kernels" and "NCCL", what is there or the loader's words."""
 
 def statistics() -> dict[str, int]:
     """Counters since init: batches, tensors, bytes, messages, cache_hits, cache_misses, idle_wakeups."""

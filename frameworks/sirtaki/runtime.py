@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from sirtaki import agreement, ending, launchers, mpi_library, naming, process_sets, stacks
+from sirtaki import agreement, ending, gpu_libraries, launchers, mpi_library, naming, process_sets, stacks
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, bind_existing, bind_global, register_at_init, unbind_all
 from sirtaki.version import __version__
@@ -51,6 +51,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
     global _dynamic
     libraries = _mpi_libraries()
+    core.set_gpu_libraries(gpu_libraries.nccl(), gpu_libraries.nvrtc())
     core.init(libraries, handle, ranks, _identity(dynamic))
     mpi_library.share_with_mpi4py(core.mpi_info(libraries)["path"])
     _dynamic = dynamic

@@ -183,6 +183,25 @@ void two_gpus_of_different_number_are_no_mismatch() {
   check_equal(f.decide().batches.size(), 1U, "each rank has its own GPU");
 }
 
+void a_second_gpu_of_one_rank_is_refused_on_all() {
+  Fixture f(2);
+  for (const int second : {0, 1, 0}) {
+    const std::string name = "a" + std::to_string(second);
+    for (int rank : {0, 1}) {
+      Request request = allreduce(name);
+      request.tensors[0].device = rank == 0 ? 0 : second == 0 ? 3 : 2;
+      f.submit(rank, request);
+    }
+    const Verdict verdict = f.decide();
+    if (second == 0) {
+      check_equal(verdict.batches.size(), 1U, "the GPU that the rank has used before");
+      continue;
+    }
+    check_contains(verdict.refusals.at(0).message, "rank 1 has it on gpu:2 after tensors on gpu:3");
+    check_contains(verdict.refusals.at(0).message, "gpu:0");
+  }
+}
+
 void allgather_collects_rows() {
   Fixture f(2);
   for (int rank : {0, 1}) {
@@ -412,6 +431,7 @@ int main() {
   a_changed_shape_votes_afresh();
   every_kind_of_mismatch_is_a_table();
   two_gpus_of_different_number_are_no_mismatch();
+  a_second_gpu_of_one_rank_is_refused_on_all();
   allgather_collects_rows();
   rows_may_change_on_one_rank();
   work_is_held_back_while_planes_are_busy();

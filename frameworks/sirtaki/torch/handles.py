@@ -8,20 +8,22 @@ from typing import Any
 
 from sirtaki.call_site import call_site
 from sirtaki.native import core
+from sirtaki.torch.streams import stream_of
 from sirtaki.torch.tensors import Descriptor
 
 Finish = Callable[[Any], Any]
 
 _numbers = itertools.count(1)
-_pending: dict[int, tuple[Any, Finish]] = {}
+_pending: dict[int, tuple[Any, Finish, Sequence[Descriptor]]] = {}
 
 
 def submit(verb: str, name: str, tensors: Sequence[Descriptor], finish: Finish, **options: Any) -> int:
     """Queues one request. name: "" to let the core number it. finish(work) makes the result once the work is done."""
     full_name = f"{verb}.{name}" if name else ""
-    work = core.submit(core.VERBS[verb], full_name, tensors, site=call_site(), **options)
+    stream = stream_of(tensors) or 0
+    work = core.submit(core.VERBS[verb], full_name, tensors, site=call_site(), stream=stream, **options)
     handle = next(_numbers)
-    _pending[handle] = (work, finish)
+    _pending[handle] = (work, finish, tensors)
     return handle
 
 
@@ -36,6 +38,8 @@ def poll(handle: int) -> bool:
 def synchronize(handle: int) -> Any:
     """Waits for an asynchronous call and returns its result; None if the handle is unknown or already finished.
 
+    On a GPU it returns when everything is queued, and the current stream waits for the results: what the program
+    queues there from now on sees them, and the host goes on.
     Raises ValueError or SirtakiInternalError if the call failed; the handle is finished then as well.
     """
     if isinstance(handle, bool) or not isinstance(handle, int):
@@ -43,9 +47,9 @@ def synchronize(handle: int) -> Any:
     entry = _pending.get(handle)
     if entry is None:
         return None
-    work, finish = entry
+    work, finish, tensors = entry
     try:
-        work.wait()
+        work.wait(stream_of(tensors))
     except KeyboardInterrupt:
         raise  # still running: the handle stays good
     except BaseException:

@@ -15,6 +15,7 @@ from sirtaki import naming
 from sirtaki.call_site import call_site
 from sirtaki.native import core
 from sirtaki.torch.handles import submit
+from sirtaki.torch.streams import Results as MadeResults
 from sirtaki.torch.tensors import describe, empty_result, from_buffer
 
 Reduction = tuple[int, float, float, int]
@@ -69,11 +70,22 @@ def start_broadcast(
     )
 
 
-def _allocated(work: Any, likes: Sequence[torch.Tensor]) -> Results:
-    return tuple(
-        from_buffer(buffer, shape, like)
-        for buffer, shape, like in zip(work.buffers(), work.shapes(), likes, strict=True)
-    )
+def _start_sized_by_all(
+    verb: str, tensors: Sequence[torch.Tensor], name: str, finish: Callable[[Any, Results], Any], **options: Any
+) -> int:
+    """A call whose results have sizes that only the ranks together know. finish(work, results) makes its result."""
+    likes = tuple(tensors)
+    described = [describe(t, None) for t in likes]
+    if likes and likes[0].device.type != "cpu":
+        made = MadeResults(likes)
+        options["allocate"] = made.allocate
+        return submit(verb, name, described, lambda work: finish(work, made.take()), keep=likes, **options)
+
+    def on_host(work: Any) -> Any:
+        found = zip(work.buffers(), work.shapes(), likes, strict=True)
+        return finish(work, tuple(from_buffer(buffer, shape, like) for buffer, shape, like in found))
+
+    return submit(verb, name, described, on_host, keep=likes, **options)
 
 
 def start_allgather(
@@ -83,16 +95,8 @@ def start_allgather(
     for tensor in tensors:
         if isinstance(tensor, torch.Tensor) and tensor.dim() == 0:
             raise ValueError(f"allgather joins along dimension 0, got a tensor without dimensions: {tensor!r}")
-    likes = tuple(tensors)
-    described = [describe(t, None) for t in likes]
-    return submit(
-        "allgather",
-        name,
-        described,
-        lambda work: convert(_allocated(work, likes)),
-        process_set=group,
-        keep=likes,
-        awaited=awaited,
+    return _start_sized_by_all(
+        "allgather", tensors, name, lambda work, results: convert(results), process_set=group, awaited=awaited
     )
 
 
@@ -107,14 +111,11 @@ def start_reducescatter(
     for tensor in tensors:
         if isinstance(tensor, torch.Tensor) and tensor.dim() == 0:
             raise ValueError(f"reducescatter splits dimension 0, got a tensor without dimensions: {tensor!r}")
-    likes = tuple(tensors)
-    described = [describe(t, None) for t in likes]
-    return submit(
+    return _start_sized_by_all(
         "reducescatter",
+        tensors,
         name,
-        described,
-        lambda work: convert(_allocated(work, likes)),
-        keep=likes,
+        lambda work, results: convert(results),
         awaited=awaited,
         **_scaled(reduction),
     )
@@ -123,13 +124,11 @@ def start_reducescatter(
 def start_alltoall(tensor: torch.Tensor, splits: Sequence[int], name: str, group: int, awaited: bool = False) -> int:
     """splits: rows for each rank, [] for equal parts. Result: (output, received_splits as int32)."""
 
-    def finish(work: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        (output,) = _allocated(work, [tensor])
-        return output, torch.tensor(work.received_splits(), dtype=torch.int32)
+    def finish(work: Any, results: Results) -> tuple[torch.Tensor, torch.Tensor]:
+        return results[0], torch.tensor(work.received_splits(), dtype=torch.int32)
 
-    described = [describe(tensor, None)]
-    return submit(
-        "alltoall", name, described, finish, splits=list(splits), process_set=group, keep=tensor, awaited=awaited
+    return _start_sized_by_all(
+        "alltoall", [tensor], name, finish, splits=list(splits), process_set=group, awaited=awaited
     )
 
 
@@ -138,8 +137,11 @@ def barrier(group: int) -> None:
     core.submit(core.VERBS["barrier"], "", [], process_set=group, site=call_site(), awaited=True).wait()
 
 
-def join() -> int:
-    """Blocks until every rank has called it; the last one's rank."""
+def join(device: int = -1) -> int:
+    """Blocks until every rank has called it; the last one's rank. device: the GPU for the others' GPU tensors."""
+    if device < 0 and torch.cuda.is_initialized():
+        device = torch.cuda.current_device()
+    core.set_usual_gpu(device)
     work = core.submit(core.VERBS["join"], "", [], site=call_site(), awaited=True)
     work.wait()
     naming.reset()  # as the core does with its own numbers: ranks have made unequal numbers of calls

@@ -28,6 +28,7 @@ from sirtaki.torch import raw
 from sirtaki.torch.handles import synchronize
 from sirtaki.torch.optimizer_options import Options
 from sirtaki.torch.sparse import SparseReduction
+from sirtaki.torch.streams import stream_of
 from sirtaki.torch.units import (
     DENSE,
     FILLED,
@@ -191,16 +192,18 @@ class GradientReducer:
                 grad = slot.parameter.grad = grad.detach().to_dense().contiguous()
             slot.wire = wire = Wire(grad, self._options.compression)
             wires.append(wire)
+        descriptors = [wire.descriptor for wire in wires]
         unit.work = core.submit(
             _ALLREDUCE,
             unit.name if not unit.times else f"{unit.name}.pass{unit.times + 1}",
-            [wire.descriptor for wire in wires],
+            descriptors,
             self._op,
             self._prescale,
             self._postscale,
             process_set=self._group,
             site=self._site,
             keep=[wire.tensor for wire in wires],
+            stream=stream_of(descriptors) or 0,
         )
         unit.times += 1
         unit.state = SENT
@@ -291,7 +294,7 @@ class GradientReducer:
             slot.parameter.grad = reduction.result().to(slot.parameter.dtype)
             slot.reduced = weakref.ref(slot.parameter.grad)
             return
-        work.wait()
+        work.wait(stream_of([unit.slots[0].wire.descriptor]))
         for slot in unit.slots:
             slot.wire.put_back()
             slot.wire = None

@@ -58,9 +58,9 @@ def check_tensors(tensors: Any) -> list[torch.Tensor]:
         raise ValueError("a grouped call takes at least one tensor, got an empty list")
     for number, tensor in enumerate(listed):
         check_tensor(tensor, f"tensors[{number}]")
-    if len({device_number(tensor) == HOST for tensor in listed}) > 1:
+    if len({device_number(tensor) for tensor in listed}) > 1:
         devices = sorted({str(tensor.device) for tensor in listed})
-        raise SirtakiInternalError(f"the tensors of a grouped call must be on one kind of device, got {devices}")
+        raise SirtakiInternalError(f"the tensors of a grouped call must be on one device, got {devices}")
     return listed
 
 
@@ -78,11 +78,10 @@ def empty_result(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def from_buffer(buffer: Any, shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
-    """A tensor over bytes that the core allocated, without a copy on the host."""
+    """A tensor over bytes of the host that the core allocated, without a copy."""
     if buffer is None or len(buffer) == 0:
-        return torch.empty(tuple(shape), dtype=like.dtype, device=like.device)
-    result = torch.frombuffer(buffer, dtype=torch.uint8).view(like.dtype).reshape(tuple(shape))
-    return result if like.device.type == "cpu" else result.to(like.device)
+        return torch.empty(tuple(shape), dtype=like.dtype)
+    return torch.frombuffer(buffer, dtype=torch.uint8).view(like.dtype).reshape(tuple(shape))
 
 
 def _shown(value: Any) -> str:

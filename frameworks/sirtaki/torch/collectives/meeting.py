@@ -14,8 +14,9 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
 def join(device: int = -1) -> int:
     """Says that this rank has no more batches, and blocks until all ranks have said so; returns the last one's rank.
 
-    Until then this rank contributes zeros to the others' allreduces. device: kept for Horovod's programs, not used.
+    Until then this rank contributes zeros to the others' allreduces. device: the GPU that it does so on, by default the
+    current one; of no meaning on the host.
     """
     if isinstance(device, bool) or not isinstance(device, int):
         raise ValueError(f"device must be an integer, got {device!r}")
-    return raw.join()
+    return raw.join(device)
