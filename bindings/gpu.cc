@@ -58,7 +58,7 @@ std::map<std::string, std::string> info() {
     const std::string& lacks = device.lacks_kernels();
     result["kernels"] = lacks.empty() ? "compiled at run time" : "none, so tensors are packed by copies: " + lacks;
   } catch (const Error& error) {
-    result["CUDA"] = std::string("none usable: ") + error.what();
+    result["CUDA"] = result["kernels"] = std::string("none usable: ") + error.what();
   }
   std::string why;
   const auto nccl = find_nccl(why);

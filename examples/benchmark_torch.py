@@ -1,6 +1,7 @@
 """PyTorch's side of synthetic_benchmark.py: the model, one step of training, and the exchange of its gradients."""
 
 import argparse
+import inspect
 import math
 import time
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from collections.abc import Callable
 import resnet
 import torch
 import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
 
 
 def make_model(name: str) -> torch.nn.Module:
@@ -22,10 +24,9 @@ def make_model(name: str) -> torch.nn.Module:
 class Benchmark:
     """See synthetic_benchmark.py for what each member means."""
 
-    dtype = "float32"
-
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
+        self.dtype = arguments.dtype
         self.hvd = None
         if not arguments.no_sirtaki:
             import sirtaki.torch as hvd
@@ -38,12 +39,18 @@ class Benchmark:
         self.versions = {"torch": torch.__version__}
         on_gpu = torch.cuda.is_available() and not arguments.no_cuda
         self.device = "GPU" if on_gpu else "CPU"
-        self.place = torch.device("cuda", self.hvd.local_rank() if self.hvd else 0) if on_gpu else torch.device("cpu")
-        if on_gpu:
+        self.place = torch.device("cpu")
+        if on_gpu:  # each local rank has a GPU of its own, as far as there are enough
+            local_rank = self.hvd.local_rank() if self.hvd else 0
+            self.place = torch.device("cuda", local_rank % torch.cuda.device_count())
             torch.cuda.set_device(self.place)
+            torch.backends.cudnn.benchmark = True
+            self.versions["GPU"] = torch.cuda.get_device_name()
         torch.manual_seed(1)
         size = arguments.image_size
         self.images = torch.randn(arguments.batch_size, 3, size, size, device=self.place)
+        if arguments.channels_last:
+            self.images = self.images.contiguous(memory_format=torch.channels_last)
         self.labels = torch.randint(1000, (arguments.batch_size,), device=self.place)
         self.gradients: list[torch.Tensor] = []
 
@@ -54,31 +61,67 @@ class Benchmark:
     def wire_dtype(self) -> str:
         if self.arguments.bf16_allreduce:
             return "bfloat16"
-        return "float16" if self.arguments.fp16_allreduce else self.dtype
+        return "float16" if self.arguments.fp16_allreduce else "float32"  # autocast keeps weights in float32
 
     @property
     def compression(self):
         """The adapter's class that casts gradients to wire_dtype and back."""
         choices = self.hvd.Compression
-        return {"bfloat16": choices.bf16, "float16": choices.fp16, self.dtype: choices.none}[self.wire_dtype]
+        return {"bfloat16": choices.bf16, "float16": choices.fp16, "float32": choices.none}[self.wire_dtype]
 
     def trainer(self, distributed: bool) -> Callable[[], float]:
         """A model and an optimizer of their own; the function returned trains one batch."""
-        model = make_model(self.arguments.model).to(self.place)
+        model = self.model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         if distributed:
             optimizer = self.distribute(model, optimizer)
-            self.gradients = [torch.zeros_like(parameter) for parameter in model.parameters()]
+            self.gradients = [
+                torch.zeros_like(parameter, memory_format=torch.contiguous_format) for parameter in model.parameters()
+            ]
         computed = [0.0]  # when the first layer had its gradient: what backward does after that is wait for other ranks
         first = next(model.parameters())
         first.register_post_accumulate_grad_hook(lambda _: computed.__setitem__(0, time.perf_counter()))
 
         def train() -> float:
             optimizer.zero_grad()
-            F.cross_entropy(model(self.images), self.labels).backward()
+            self.loss(model).backward()
             waited = time.perf_counter() - computed[0]
             optimizer.step()
-            return math.nan if self.arguments.use_adasum else waited  # Adasum waits within step()
+            # Adasum waits within step(); a GPU works on while the host goes ahead.
+            return math.nan if self.arguments.use_adasum or self.device == "GPU" else waited
+
+        return train
+
+    def model(self) -> torch.nn.Module:
+        model = make_model(self.arguments.model).to(self.place)
+        return model.to(memory_format=torch.channels_last) if self.arguments.channels_last else model
+
+    def loss(self, model: torch.nn.Module) -> torch.Tensor:
+        dtype = getattr(torch, self.arguments.dtype)
+        with torch.autocast(self.place.type, dtype, enabled=dtype != torch.float32):
+            return F.cross_entropy(model(self.images), self.labels)
+
+    def peers(self) -> dict[str, Callable[[], float]]:
+        """PyTorch's DistributedDataParallel, in its defaults and with the options that make it fastest."""
+        import torch_group
+
+        torch_group.start()
+        tuned = {"static_graph": True, "broadcast_buffers": False, "gradient_as_bucket_view": True}
+        if "batched_grad_copy" in inspect.signature(DistributedDataParallel).parameters:
+            tuned["batched_grad_copy"] = True
+        return {"DDP": self.ddp_trainer({}), "tuned DDP": self.ddp_trainer(tuned)}
+
+    def ddp_trainer(self, options: dict[str, bool]) -> Callable[[], float]:
+        model = self.model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        ids = [self.place.index] if self.device == "GPU" else None
+        ddp = DistributedDataParallel(model, device_ids=ids, **options)
+
+        def train() -> float:
+            optimizer.zero_grad()
+            self.loss(ddp).backward()
+            optimizer.step()
+            return math.nan
 
         return train
 

@@ -18,6 +18,7 @@ A framework takes part by a module benchmark_<framework>.py beside this file wit
                               for other ranks, or NaN where it cannot tell
     exchange()                reduces the gradients of one step and does nothing else
     finish()                  returns when the device has done all that was asked of it
+    peers()                   with --compare ddp: {name: a function that trains one batch}, through other libraries
 """
 
 import argparse
@@ -51,6 +52,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("--model", default="resnet50", help="a model of torchvision, or without it a resnet")
     add("--batch-size", type=count, default=32, help="images of one batch on one rank")
     add("--image-size", type=count, default=224, help="height and width of an image")
+    add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="autocast, if a shorter one")
+    add("--channels-last", action="store_true", default=False, help="images and weights with channels last")
     add("--num-warmup-batches", type=count, default=10, help="batches that are not timed")
     add("--num-batches-per-iter", type=count, default=10, help="batches of one timed iteration")
     add("--num-iters", type=count, default=10, help="timed iterations")
@@ -63,13 +66,27 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         default=False,
         help="each rank trains for itself, without Sirtaki",
     )
-    add("--compare", action="store_true", default=False, help="iterations with and without Sirtaki in turn, as a ratio")
+    add(
+        "--compare",
+        nargs="?",
+        const="alone",
+        choices=("alone", "ddp"),
+        help="iterations with and without Sirtaki in turn, as ratios; ddp: also PyTorch's DDP, plain and tuned",
+    )
     add("--json", type=Path, metavar="FILE", help="also write everything to FILE")
     arguments = parser.parse_args(argv)
     if arguments.fp16_allreduce and arguments.bf16_allreduce:
         parser.error("--fp16-allreduce and --bf16-allreduce exclude each other")
     if arguments.no_sirtaki and arguments.compare:
         parser.error("--compare needs Sirtaki; leave out --no-sirtaki")
+    if arguments.framework != "torch":
+        for flag, given in (
+            ("--dtype", arguments.dtype != "float32"),
+            ("--channels-last", arguments.channels_last),
+            ("--compare ddp", arguments.compare == "ddp"),
+        ):
+            if given:
+                parser.error(f"{flag} works with --framework torch only, got {arguments.framework!r}")
     return arguments
 
 
@@ -94,6 +111,7 @@ class Run:
         self.with_sirtaki: list[Iteration] = []
         self.without: list[Iteration] = []
         self.alone: list[Iteration] = []
+        self.by_peer: dict[str, list[Iteration]] = {}
         self.exchanges: list[float] = []
 
     def iteration(self, train: Callable[[], float]) -> Iteration:
@@ -108,7 +126,8 @@ class Run:
         train = self.benchmark.trainer(distributed=not self.arguments.no_sirtaki)
         plain = self.benchmark.trainer(distributed=False) if self.arguments.compare else None
         self.world.say("Running warmup...")
-        for one in filter(None, (train, plain)):
+        peers = self.benchmark.peers() if self.arguments.compare == "ddp" else {}
+        for one in filter(None, (train, plain, *peers.values())):
             for _ in range(self.arguments.num_warmup_batches):
                 one()
         self.benchmark.finish()
@@ -117,6 +136,9 @@ class Run:
             self.with_sirtaki.append(self.iteration(train))
             device, speed = self.benchmark.device, self.with_sirtaki[-1].speed
             self.world.say(f"Iter #{index}: {speed:.1f} img/sec per {device}")
+            for name, peer in peers.items():
+                self.benchmark.hvd.barrier()
+                self.by_peer.setdefault(name, []).append(self.iteration(peer))
             if plain:
                 self.turn_without(plain)
         self.measure_exchange()

@@ -103,6 +103,8 @@ class Report:
             self.facts["exchange_seconds"] = statistics.median(
                 max(seconds) for seconds in zip(*(exchanges for _, _, exchanges in per_rank), strict=True)
             )
+        if run.by_peer:
+            self.compare_peers(totals, run.by_peer)
         if run.without:
             self.compare(totals, [without for _, without, _ in per_rank], run.alone)
 
@@ -119,6 +121,15 @@ class Report:
                 total / (self.world.size * speed) for total, speed in zip(totals, speeds, strict=True)
             )
 
+    def compare_peers(self, totals: list[float], by_peer: dict[str, list]) -> None:
+        """All ranks must call it, as for collect()."""
+        per_rank = self.world.gather({name: [one.speed for one in ones] for name, ones in by_peer.items()})
+        self.facts["peers"] = {}
+        for name in by_peer:
+            theirs = [sum(speeds) for speeds in zip(*(rank[name] for rank in per_rank), strict=True)]
+            ratio = statistics.median(own / other for own, other in zip(totals, theirs, strict=True))
+            self.facts["peers"][name] = {"img_sec_total": mean_and_confidence(theirs), "sirtaki_to_peer": ratio}
+
     def print_result(self) -> None:
         facts, say, device = self.facts, self.world.say, self.device
         each, total = facts["img_sec_each"], facts["img_sec_total"]
@@ -127,6 +138,9 @@ class Report:
         say(*map(where_time_went, facts["ranks"]))
         if "exchange_seconds" in facts:
             say(f"The gradients of one step, exchanged alone: {facts['exchange_seconds'] * 1e3:.1f} ms")
+        for name, peer in facts.get("peers", {}).items():
+            speed = peer["img_sec_total"]["mean"]
+            say(f"With Sirtaki to {name} ({speed:.1f} img/sec), in the same run: {peer['sirtaki_to_peer']:.3f}")
         if "ratio_to_without_sirtaki" in facts:
             say(f"With Sirtaki to without, in the same run: {facts['ratio_to_without_sirtaki']:.3f}")
         if "efficiency" in facts:

@@ -1,4 +1,4 @@
-"""Where the libraries for GPUs may lie: NCCL, and NVRTC, which compiles our kernels. Nothing is loaded here.
+"""Where the libraries for GPUs may lie: NCCL, and NVRTC, which compiles our kernels. Importing this loads nothing.
 
 A library that the process has loaded already comes before all of these; then the wheels beside the framework, then
 whatever the loader knows.
@@ -6,6 +6,7 @@ whatever the loader knows.
 
 from __future__ import annotations
 
+import ctypes
 import glob
 import os
 import sys
@@ -27,3 +28,24 @@ def nvrtc() -> list[str]:
     """Files and names to try for NVRTC, in order."""
     files = [path for path in _in_wheels("*/lib/libnvrtc.so.*") if ".alt." not in path]
     return [*files, "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2"]
+
+
+def nccl_version() -> int:
+    """NCCL's version code (22809 is 2.28.9), 0 where none loads."""
+    number = ctypes.c_int()
+    for name in nccl():
+        try:
+            ctypes.CDLL(name).ncclGetVersion(ctypes.byref(number))
+            return number.value
+        except (OSError, AttributeError):
+            continue
+    return 0
+
+
+def has_driver() -> bool:
+    """Whether the CUDA driver loads."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True

@@ -224,8 +224,8 @@ def gloo_built() -> bool:
 
 
 def nccl_built() -> int:
-    """NCCL's version code, 0 without it."""
-    return 0
+    """NCCL's version code (22809 is 2.28.9), 0 where there is none. It is found at run time."""
+    return gpu_libraries.nccl_version()
 
 
 def ddl_built() -> bool:
@@ -237,7 +237,8 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    return False
+    """Whether the CUDA driver is there, which is all that is needed for GPU tensors."""
+    return gpu_libraries.has_driver()
 
 
 def rocm_built() -> bool:

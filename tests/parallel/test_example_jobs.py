@@ -100,8 +100,13 @@ def test_synthetic_benchmark_variants(flag: str) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_compare_prints_ratios(ranks: int) -> None:
-    text = output(run(ranks, "synthetic_benchmark.py", *SMALL.split(), "--compare"))
+    peers = ["--compare"] if ranks == 1 else ["--compare", "ddp", "--dtype", "bfloat16", "--channels-last"]
+    text = output(run(ranks, "synthetic_benchmark.py", *SMALL.split(), *peers))
     check_lines(text, ranks)
+    for name in ("DDP", "tuned DDP") if ranks == 2 else ():
+        assert re.search(
+            rf"^With Sirtaki to {name} \(\d+\.\d img/sec\), in the same run: \d+\.\d{{3}}$", text, re.MULTILINE
+        )
     assert re.search(r"^With Sirtaki to without, in the same run: \d\.\d{3}$", text, re.MULTILINE)
     efficiency = re.search(r"^Efficiency against one process \(\d+\.\d img/sec\): \d\.\d{3}$", text, re.MULTILINE)
     assert bool(efficiency) == (ranks > 1)

@@ -10,7 +10,7 @@ from sirtaki import mpi_library
 from sirtaki.launch import check
 
 ROWS = ["Sirtaki", "Python", "torch", "tensorflow", "keras", "jax", "MPI", "mpiexec", "srun", "mpi4py"]
-ROWS += ["compiled core", "GPUs", "NCCL"]
+ROWS += ["compiled core", "GPUs", "GPU kernels", "NCCL"]
 
 
 def rows(done: "subprocess.CompletedProcess[bytes]") -> dict[str, str]:
@@ -49,6 +49,8 @@ def test_table(tmp_path: Path) -> None:
     assert "exit code 7 and no words" in table["keras"]
     library = mpi_library.find()
     assert library.path in table["MPI"] and library.reason in table["MPI"]
+    if table["GPUs"].startswith("none usable"):
+        assert "libcuda.so.1: cannot open shared object file" in table["GPU kernels"]
     assert library.mpiexec is not None and table["mpiexec"].startswith(library.mpiexec)
 
 

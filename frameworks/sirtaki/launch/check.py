@@ -2,7 +2,6 @@
 
 import concurrent.futures
 import ctypes
-import glob
 import importlib.metadata
 import importlib.util
 import os
@@ -11,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from sirtaki import mpi_library
+from sirtaki import gpu_libraries, mpi_library
 from sirtaki.version import __version__
 
 _FRAMEWORKS = ("torch", "tensorflow", "keras", "jax")
@@ -34,6 +33,7 @@ def main() -> int:
             ("mpi4py", _mpi4py),
             ("compiled core", _core),
             ("GPUs", _gpus),
+            ("GPU kernels", _kernels),
             ("NCCL", _nccl),
         ]
         for name, tell in rows:
@@ -131,21 +131,22 @@ def _gpus() -> str:
     return (done.stdout + done.stderr).strip() or "the CUDA driver loads; nvidia-smi lists no GPU"
 
 
+def _gpu_part(name: str) -> str:
+    """What the compiled core finds, and would use."""
+    try:
+        from sirtaki import _core
+    except ImportError:
+        return "unknown without the compiled core"
+    _core.set_gpu_libraries(gpu_libraries.nccl(), gpu_libraries.nvrtc())
+    return _core.gpu_info()[name]
+
+
 def _nccl() -> str:
-    """The wheel's file first: that is the one that torch loads."""
-    files = [f for place in sys.path for f in glob.glob(os.path.join(place, "nvidia", "nccl", "lib", "libnccl.so.2"))]
-    for name in (*files, "libnccl.so.2"):
-        words = _dlopen(name)
-        if not words:
-            return f"{_nccl_version(name)}, {name}"
-    return f"none: {words}"
+    return _gpu_part("NCCL")
 
 
-def _nccl_version(name: str) -> str:
-    number = ctypes.c_int()
-    ctypes.CDLL(name).ncclGetVersion(ctypes.byref(number))
-    base = 10000 if number.value >= 10000 else 1000
-    return f"{number.value // base}.{number.value % base // 100}.{number.value % 100}"
+def _kernels() -> str:
+    return _gpu_part("kernels")
 
 
 def _dlopen(name: str) -> str:
