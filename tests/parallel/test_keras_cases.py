@@ -1,0 +1,107 @@
+"""Uneven batches, several optimizers in one, 16-bit models, and a backend that is not served."""
+
+import importlib
+
+import keras
+import keras_training as training
+import pytest
+from jobs import run_script
+from ranks import ranks
+
+import sirtaki.keras as hvd
+
+
+@ranks(2)
+@pytest.mark.skipif(not hasattr(keras.optimizers, "MultiOptimizer"), reason="came with Keras 3.13")
+@pytest.mark.parametrize("inside", [False, True])
+def test_several_optimizers_in_one(inside: bool) -> None:
+    """inside: the inner ones are distributed too, and leave the reduction to the outer one."""
+
+    def make(wrap=lambda optimizer: optimizer):
+        first, rest = wrap(training.sgd(clipnorm=0.05)), wrap(keras.optimizers.Adam(0.01))
+        return keras.optimizers.MultiOptimizer(lambda variable: first if variable.ndim == 4 else rest)
+
+    optimizer = hvd.DistributedOptimizer(make(hvd.DistributedOptimizer) if inside else make())
+    training.check_equal(training.trained(optimizer), training.serial(make))
+
+
+@ranks(2)
+def test_whole_training_in_mixed_precision(keras_backend: str) -> None:
+    """compile() adds the loss scale, whose first value makes the first steps overflow on some rank."""
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        model, expected = mixed(), mixed()
+        x, y = training.data()
+        model.compile(hvd.DistributedOptimizer(training.plain_sgd()), loss="mse")
+        expected.compile(training.plain_sgd(), loss="mse")
+        assert isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
+        training.fit(model, training.own(x), training.own(y), training.SAMPLES // hvd.size())
+        training.fit(expected, x, y, training.SAMPLES)
+    finally:
+        keras.config.set_dtype_policy("float64")
+    training.check_equal(model, expected, tolerance=0.02)
+    assert int(keras.ops.convert_to_numpy(model.optimizer.iterations)) == training.STEPS
+
+
+def mixed() -> keras.Model:
+    keras.utils.set_random_seed(1)
+    return keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(5)])
+
+
+@ranks(2)
+def test_other_backends_are_refused(monkeypatch) -> None:
+    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
+    with pytest.raises(NotImplementedError, match="on the backends tensorflow and torch, but Keras runs on 'jax' here"):
+        importlib.reload(hvd)
+
+
+def normalised() -> keras.Model:
+    keras.utils.set_random_seed(1)
+    layers = [keras.Input((8, 8, 1)), keras.layers.BatchNormalization(), keras.layers.Conv2D(5, 8)]
+    return training.Net([*layers, keras.layers.Flatten()])
+
+
+@ranks(2)
+@pytest.mark.parametrize("eagerly", [False, True])
+def test_batch_norm_and_uneven_batches(eagerly: bool, keras_backend: str) -> None:
+    """C12: with join both ranks end; the batch that rank 1 has alone is averaged over that rank."""
+    expected = training.compiled(normalised(), training.sgd(), run_eagerly=eagerly)
+    model = training.compiled(normalised(), hvd.DistributedOptimizer(training.sgd()), run_eagerly=eagerly)
+    x, y = training.data()
+    for number in range(3):  # the ranks have the same batches, so that their mean is what one process has
+        part = slice(4 * number, 4 * number + 4)
+        expected.train_on_batch(x[part], y[part])
+        if number < 2 + hvd.rank():
+            model.train_on_batch(x[part], y[part])
+    last = int(importlib.import_module(f"sirtaki.{keras_backend}").join())
+    assert last == 1
+    hvd.broadcast_variables([*model.weights, *model.optimizer.variables], last)
+    training.check_equal(model, expected)
+    model.train_on_batch(x[:4], y[:4])
+    expected.train_on_batch(x[:4], y[:4])
+    training.check_equal(model, expected)
+
+
+def test_uneven_batches_without_join() -> None:
+    """C12: the rank that goes on learns within the stall limit which one has finished; that one is alive, saving."""
+    ended = run_script(
+        2,
+        """
+        import time, keras, numpy as np, sirtaki.keras as hvd
+        hvd.init()
+        model = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization(), keras.layers.Dense(2)])
+        model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD()), loss="mse")
+        count = 2 + hvd.rank()
+        model.fit(np.ones((count, 3)), np.ones((count, 2)), batch_size=1, verbose=0)
+        print("rank", hvd.rank(), "has finished")
+        time.sleep(60)
+        """,
+        extra={
+            "KERAS_BACKEND": "torch",
+            "SIRTAKI_STALL_CHECK_TIME_SECONDS": "1",
+            "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS": "2",
+        },
+    )
+    assert ended.code not in (0, None), ended.output
+    assert "rank 0 has finished" in ended.output and "rank 1 has finished" not in ended.output
+    assert "Stalled" in ended.output and "missing: rank 0" in ended.output, ended.output
