@@ -114,7 +114,9 @@ def _largest(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> 
     ]
     if not places:
         return {}
-    largest = backends.load().reduce_max([grads[i] for i in places], "keras.overwrite", attachment.options)
+    options = attachment.options
+    name = f"{options.name or 'keras'}.overwrite"
+    largest = backends.load().reduce_max([grads[i] for i in places], name, options)
     return dict(zip(places, largest, strict=True))
 
 
