@@ -11,6 +11,8 @@ from ranks import ranks
 
 import sirtaki.keras
 import sirtaki.tensorflow.keras as hvd
+from sirtaki.keras import generations
+from sirtaki.keras.distributed import is_distributed
 
 NEW, LEGACY = keras.optimizers, keras.optimizers.legacy
 KINDS = {"new": NEW, "legacy": LEGACY}
@@ -294,7 +296,15 @@ def test_what_would_not_be_reduced_is_refused() -> None:
 
 
 @ranks(2)
+def test_a_variable_that_came_too_late_is_an_error(monkeypatch) -> None:
+    monkeypatch.setattr(keras, "Model", object)  # as if tf.keras were another Keras
+    with pytest.raises(ImportError, match="was set after TensorFlow had been imported"):
+        generations._keras_2()
+
+
+@ranks(2)
 def test_functions_and_copies() -> None:
+    assert is_distributed(sirtaki.tensorflow.DistributedOptimizer(LEGACY.SGD(1.0)))
     assert hvd.allreduce(1.0 + hvd.rank()) == 1.5
     assert hvd.broadcast(tf.Variable([1.0 * hvd.rank()]), 1).tolist() == [1.0]
     optimizer = hvd.DistributedOptimizer(NEW.SGD(1.0))

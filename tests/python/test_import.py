@@ -87,3 +87,11 @@ def test_a_process_alone():
     ended = run(source)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == ["0", "1", "True", "True", "False", "True", "False"]
+
+
+def test_keras_2_that_is_missing_is_named():
+    source = "import sys; sys.modules['tf_keras'] = None; import sirtaki.keras"
+    done = run(source, TF_USE_LEGACY_KERAS="1", KERAS_BACKEND="tensorflow")
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("ImportError: TF_USE_LEGACY_KERAS is set, which asks for Keras 2, but tf_keras cannot"), said
+    assert "import of tf_keras halted" in said
