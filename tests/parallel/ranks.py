@@ -40,6 +40,34 @@ def run_worker() -> None:
     sys.exit(int(pytest.main(arguments)))
 
 
+def run_tests(count: int, tests: list[str], root: Path, settings: dict[str, str]) -> tuple[int | None, str]:
+    """One job that runs pytest with these arguments on each rank, with a limit of 5 minutes: (exit code, output)."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        job = _start(count, tests, root, folder, settings)
+        try:
+            code = job.wait(300)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            jobs.kill(job)
+        return code, (folder / "output").read_text(errors="replace")
+
+
+def _start(count: int, tests: list[str], root: Path, folder: Path, settings: dict[str, str]) -> subprocess.Popen:
+    (folder / "tests").write_text(json.dumps(tests))
+    here = str(Path(__file__).parent)
+    extra = {
+        **_WORKER_SETTINGS,
+        WORKER: str(folder),
+        f"{WORKER}_ROOT": str(root),
+        f"{WORKER}_COUNT": str(count),
+        "PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
+        **settings,
+    }
+    return jobs.start(count, [sys.executable, "-c", _PROGRAM], folder / "output", extra)
+
+
 class Job:
     """The results of one size: {test: {rank: failure or ""}}, filled in by as many jobs as it takes."""
 
@@ -60,17 +88,7 @@ class Job:
     def _run(self) -> None:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            (folder / "tests").write_text(json.dumps(self._todo))
-            here = str(Path(__file__).parent)
-            extra = {
-                **_WORKER_SETTINGS,
-                **self._settings,
-                WORKER: name,
-                f"{WORKER}_ROOT": str(self._root),
-                f"{WORKER}_COUNT": str(self._count),
-                "PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
-            }
-            job = jobs.start(self._count, [sys.executable, "-c", _PROGRAM], folder / "output", extra)
+            job = _start(self._count, self._todo, self._root, folder, self._settings)
             quiet = self._watch(job, folder)
             jobs.kill(job)
             output = (folder / "output").read_text(errors="replace")
