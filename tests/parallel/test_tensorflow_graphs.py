@@ -3,9 +3,7 @@
 import threading
 
 import numpy as np
-import pytest
 import tensorflow as tf
-from jobs import run_script
 from ranks import ranks
 
 import sirtaki.tensorflow as hvd
@@ -224,25 +222,3 @@ def test_fusion_of_mixed_sizes(rank_count):
                     np.testing.assert_array_equal(tf.cast(result, tf.int64).numpy(), expected)
     finally:
         core.set_fusion_threshold(128 << 20)
-
-
-@pytest.mark.parametrize("threads", (1,))
-def test_with_one_thread_in_the_pool(threads):
-    """24 ops in another order on each rank, on a pool with a single thread."""
-    ended = run_script(
-        2,
-        f"""
-        import random
-        import tensorflow as tf, sirtaki.tensorflow as hvd
-        tf.config.threading.set_inter_op_parallelism_threads({threads})
-        tf.config.threading.set_intra_op_parallelism_threads(1)
-        hvd.init()
-        order = list(range(24))
-        random.Random(hvd.rank()).shuffle(order)
-        step = tf.function(lambda x: [hvd.allreduce(x, op=hvd.Sum, name=f"t{{i}}") for i in order])
-        for _ in range(5):
-            assert all(float(t) == 2.0 for t in step(tf.ones([])))
-        print("all met")
-        """,
-    )
-    assert ended.code == 0 and ended.output.count("all met") == 2, ended.output

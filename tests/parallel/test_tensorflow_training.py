@@ -233,7 +233,7 @@ def test_partial_tape(rank_count):
         hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=["layer"])
 
 
-@ranks(1, 2)
+@ranks(2)
 def test_wrong_arguments(rank_count):
     tape = tf.GradientTape
     for call in (
