@@ -173,6 +173,33 @@ def test_v1_graph_and_session(rank_count):
         with pytest.raises(tf.errors.FailedPreconditionError, match="shape differs"):
             session.run(total, {x: [1.0] * (1 + hvd.rank())})
         assert session.run(total, {x: [1.0, 2.0]}).tolist() == [2.0, 4.0]
+    with tf.Graph().as_default():
+        variable = tf.compat.v1.get_variable("v", initializer=tf.ones([2]) * hvd.rank(), use_resource=True)
+        hook = hvd.BroadcastGlobalVariablesHook(1)
+        for _ in range(2):  # a second session on the same graph
+            with tf.compat.v1.train.MonitoredTrainingSession(hooks=[hook]) as session:
+                assert session.run(variable).tolist() == [1.0, 1.0]
+    with pytest.raises(ValueError, match="root_rank"):
+        hvd.BroadcastGlobalVariablesHook("0")
+
+
+# What horovod.tensorflow offers to programs, but for the probing of how it was built and helpers of its own.
+NAMES = """
+    elastic Compression allgather broadcast broadcast_ reducescatter alltoall init shutdown is_initialized
+    start_timeline stop_timeline size local_size cross_size rank local_rank cross_rank is_homogeneous rank_op
+    local_rank_op size_op local_size_op process_set_included_op mpi_threads_supported mpi_enabled mpi_built gloo_enabled
+    gloo_built nccl_built ddl_built ccl_built cuda_built rocm_built ProcessSet global_process_set add_process_set
+    remove_process_set Average Sum Adasum Min Max Product join broadcast_object broadcast_object_fn broadcast_variables
+    allgather_object SyncBatchNormalization LocalGradientAggregationHelper allreduce grouped_allreduce grouped_allgather
+    grouped_reducescatter broadcast_global_variables BroadcastGlobalVariablesHook DistributedOptimizer
+    DistributedGradientTape PartialDistributedGradientTape
+"""
+
+
+@ranks(2)
+def test_public_names(rank_count):
+    assert not set(NAMES.split()) - set(hvd.__all__)
+    assert all(hasattr(hvd, name) for name in hvd.__all__) and sorted(hvd.__all__) == hvd.__all__
 
 
 @ranks(2)

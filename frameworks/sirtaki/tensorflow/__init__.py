@@ -65,6 +65,7 @@ from sirtaki.tensorflow.functions import (
 )
 from sirtaki.tensorflow.optimizer import DistributedOptimizer
 from sirtaki.tensorflow.parameter_check import check_parameters
+from sirtaki.tensorflow.session_hook import BroadcastGlobalVariablesHook
 from sirtaki.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
 
 call_site.add_internal_folder(os.path.dirname(tf.__file__))
@@ -78,6 +79,7 @@ call_site.add_internal_prefix(os.path.join(tempfile.gettempdir(), "__autograph_g
 __all__ = [
     "Adasum",
     "Average",
+    "BroadcastGlobalVariablesHook",
     "Compression",
     "DistributedGradientTape",
     "DistributedOptimizer",
