@@ -20,9 +20,12 @@ void bind_work(pybind11::module_& module);
 void bind_engine(pybind11::module_& module);
 void bind_c_api(pybind11::module_& module);
 void bind_gpu(pybind11::module_& module);
+void bind_gpu_direct(pybind11::module_& module);
 
 // The GPU of this number. Throws Error(kPrecondition) with the loader's words.
 Device& gpu(int number);
+// NCCL, or null and the loader's words.
+std::shared_ptr<const NcclLibrary> find_nccl(std::string& why);
 // For the planes of a job whose ranks find their usual GPU by `local_rank`.
 GpuOptions gpu_options(const Settings& settings, std::function<void(const std::string&)> tell,
                        std::function<int()> local_rank);

@@ -32,12 +32,6 @@ std::shared_ptr<const Nvrtc> find_nvrtc(std::string& why) {
   return load_nvrtc(libraries().nvrtc_paths, why);
 }
 
-std::shared_ptr<const NcclLibrary> find_nccl(std::string& why) {
-  const std::lock_guard lock(libraries().mutex);
-  if (libraries().nccl == nullptr) libraries().nccl = load_nccl(libraries().nccl_paths, why);
-  return libraries().nccl;
-}
-
 std::atomic<int>& usual_gpu() {
   static std::atomic<int> number{-1};
   return number;
@@ -48,6 +42,16 @@ void set_libraries(std::vector<std::string> nccl, std::vector<std::string> nvrtc
   libraries().nccl_paths = std::move(nccl);
   libraries().nvrtc_paths = std::move(nvrtc);
 }
+
+}  // namespace
+
+std::shared_ptr<const NcclLibrary> find_nccl(std::string& why) {
+  const std::lock_guard lock(libraries().mutex);
+  if (libraries().nccl == nullptr) libraries().nccl = load_nccl(libraries().nccl_paths, why);
+  return libraries().nccl;
+}
+
+namespace {
 
 // {part: what it is}, or what the loader said.
 std::map<std::string, std::string> info() {

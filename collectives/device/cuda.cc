@@ -14,20 +14,23 @@ namespace {
 
 CuAddress address(const void* memory) { return static_cast<CuAddress>(reinterpret_cast<std::uintptr_t>(memory)); }
 
-// Makes a context current for the calls of a scope. Destructors must not throw, and a context that could be pushed can
-// be popped.
+// Makes a context current for the calls of a scope, which do no harm to a graph that some thread of the program captures
+// meanwhile. Destructors must not throw, and a context that could be pushed can be popped.
 class Current {
  public:
   Current(const CudaDriver& driver, CuContext context) : driver_(driver) {
     driver_.check(driver_.CtxPushCurrent(context), "cuCtxPushCurrent");
+    driver_.ThreadExchangeStreamCaptureMode(&mode_);
   }
   ~Current() {
+    driver_.ThreadExchangeStreamCaptureMode(&mode_);
     CuContext popped = nullptr;
     driver_.CtxPopCurrent(&popped);
   }
 
  private:
   const CudaDriver& driver_;
+  int mode_ = kCuCaptureModeRelaxed;
 };
 
 // Events that were made and are not in use.
@@ -75,6 +78,7 @@ class CudaEvent final : public Event {
   std::uint64_t number() const override { return number_; }
 
   bool reached() override {
+    const Current current(driver_, context_);
     const int result = driver_.EventQuery(event_);
     if (result == kCuNotReady) return false;
     driver_.check(result, "what was queued on the GPU");
@@ -87,7 +91,10 @@ class CudaEvent final : public Event {
     driver_.check(driver_.StreamWaitEvent(stream, event_, 0), "cuStreamWaitEvent");
   }
 
-  void block() override { driver_.check(driver_.EventSynchronize(event_), "what was queued on the GPU"); }
+  void block() override {
+    const Current current(driver_, context_);
+    driver_.check(driver_.EventSynchronize(event_), "what was queued on the GPU");
+  }
 
  private:
   const CudaDriver& driver_;

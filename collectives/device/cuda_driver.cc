@@ -33,6 +33,7 @@ CudaDriver read(SymbolReader& symbols) {
   symbols.read(driver.StreamDestroy, "cuStreamDestroy_v2");
   symbols.read(driver.StreamWaitEvent, "cuStreamWaitEvent");
   symbols.read(driver.StreamIsCapturing, "cuStreamIsCapturing");
+  symbols.read(driver.ThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode");
   symbols.read(driver.EventCreate, "cuEventCreate");
   symbols.read(driver.EventDestroy, "cuEventDestroy_v2");
   symbols.read(driver.EventRecord, "cuEventRecord");

@@ -22,6 +22,7 @@ inline constexpr int kCuNotReady = 600;
 inline constexpr int kCuAttributeMultiprocessors = 16;
 inline constexpr int kCuAttributeMajor = 75;
 inline constexpr int kCuAttributeMinor = 76;
+inline constexpr int kCuCaptureModeRelaxed = 2;
 inline constexpr unsigned int kCuStreamNonBlocking = 1;
 inline constexpr unsigned int kCuEventDisableTiming = 2;
 inline constexpr unsigned int kCuHostPortable = 1;
@@ -49,6 +50,7 @@ struct CudaDriver {
   int (*StreamDestroy)(CuStream);
   int (*StreamWaitEvent)(CuStream, CuEvent, unsigned int);
   int (*StreamIsCapturing)(CuStream, int*);
+  int (*ThreadExchangeStreamCaptureMode)(int*);
   int (*EventCreate)(CuEvent*, unsigned int);
   int (*EventDestroy)(CuEvent);
   int (*EventRecord)(CuEvent, CuStream);

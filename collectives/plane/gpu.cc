@@ -127,7 +127,11 @@ void GpuPlane::begin(const StreamPosition& position) {
                      : device_ != nullptr           ? device_->number()
                                                     : options_.usual();
   if (device_ == nullptr) {
-    device_ = &options_.devices(number);
+    try {
+      device_ = &options_.devices(number);
+    } catch (const Error& error) {  // of this rank alone; the others go on without it
+      throw Error(ErrorKind::kAborted, error.what());
+    }
     stream_ = device_->make_stream();
   } else if (device_->number() != number) {
     throw Error(ErrorKind::kAborted, "a tensor on " + name_of_device(number) + " came after tensors on " +

@@ -51,10 +51,9 @@ NcclReduction nccl_reduction(const Reduction& reduction) {
   }
   if (!scaled && !is_small_integer(reduction.dtype)) return result;
   if (reduction.op == ReduceOp::kSum && !is_integer(reduction.dtype)) {
-    result.factor = reduction.prescale * reduction.postscale;
-    if (is_exact(reduction.dtype, result.factor)) return result;
-    result.converts = true;
-    result.before = result.factor;
+    const double factor = reduction.prescale * reduction.postscale;
+    result.converts = !is_exact(reduction.dtype, factor);
+    (result.converts ? result.before : result.factor) = factor;
     return result;
   }
   result.converts = true;

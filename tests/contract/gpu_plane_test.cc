@@ -12,6 +12,7 @@
 #include "executor.h"
 #include "fake_device.h"
 #include "fake_nccl.h"
+#include "half.h"
 #include "plane/gpu.h"
 #include "plane/gpu_agreement.h"
 #include "plane/point_to_point.h"
@@ -193,6 +194,23 @@ void check_joined(const Setup& setup) {
   });
 }
 
+// A factor that is no number of the dtype is applied in float32 and once, whatever the tensor's size.
+void check_factors() {
+  on_ranks(3, {}, [](Rank& rank) {
+    std::vector<std::vector<Bfloat16>> tensors = {std::vector<Bfloat16>(10, Bfloat16(6.0F)),
+                                                  std::vector<Bfloat16>(700'000, Bfloat16(12.0F))};
+    std::vector<Segment> segments;
+    for (auto& tensor : tensors) {
+      segments.push_back({tensor.data(), tensor.data(), static_cast<std::int64_t>(tensor.size())});
+    }
+    rank.plane->begin({0, {}, 0});
+    wait(rank.plane->allreduce({DType::kBfloat16, ReduceOp::kSum, 1.0, 1.0 / 3}, segments));
+    wait(reached(rank.plane->end()));
+    check(static_cast<float>(tensors[0].back()) == 6.0F, "average of 6");
+    check(static_cast<float>(tensors[1].back()) == 12.0F, "average of 12");
+  });
+}
+
 void check_agreement() {
   const GpuCard a{"card a", "2.28.9", "", ""};
   const GpuCard b{"card b", "2.28.9", "", "no NVRTC"};
@@ -267,6 +285,7 @@ int main() {
   const Setup host{.operations = "mpi"};
   const Setup host_without_kernels{.operations = "mpi", .lacks_kernels = "no NVRTC"};
   check_agreement();
+  check_factors();
   check_refusals();
   check_no_memory();
   check_failures();

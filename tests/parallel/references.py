@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 
 import torch
 
@@ -19,6 +20,8 @@ INTEGERS = (
     torch.uint64,
     torch.int64,
 )
+# With TEST_DEVICE=cuda the tests of the collectives take tensors on a GPU.
+DEVICE = os.environ.get("TEST_DEVICE", "cpu")
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float32: 1e-6, torch.float64: 1e-14}
 
 
@@ -26,10 +29,12 @@ def values(rank: int, shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0)
     """Small numbers, none of them 0, that no other rank has."""
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     if dtype == torch.bool:
-        return torch.randint(0, 2, shape, generator=generator).bool()
-    if dtype in INTEGERS:
-        return torch.randint(1, 6, shape, generator=generator).to(dtype)
-    return (torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5).to(dtype)
+        made = torch.randint(0, 2, shape, generator=generator).bool()
+    elif dtype in INTEGERS:
+        made = torch.randint(1, 6, shape, generator=generator).to(dtype)
+    else:
+        made = (torch.rand(shape, generator=generator, dtype=torch.float64) + 0.5).to(dtype)
+    return made.to(DEVICE)
 
 
 def of_all(count: int, shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> list[torch.Tensor]:

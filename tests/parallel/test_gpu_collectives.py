@@ -77,7 +77,9 @@ def test_gpu_other_verbs(rank_count):
             same(own, values(rank, shape, dtype))
         splits = [rank + to + 1 for to in range(rank_count)]
         sent = [values(r, (sum(r + to + 1 for to in range(rank_count)), 2), dtype) for r in range(rank_count)]
-        got, received = hvd.alltoall(sent[rank].to(gpu), torch.tensor(splits), name=f"exchange.{dtype}")
+        got, received = hvd.alltoall(
+            sent[rank].to(gpu), torch.tensor(splits, dtype=torch.int32), name=f"exchange.{dtype}"
+        )
         starts = [sum(r + to + 1 for to in range(rank)) for r in range(rank_count)]
         expected = [
             part[start : start + r + rank + 1] for r, (part, start) in enumerate(zip(sent, starts, strict=True))

@@ -82,7 +82,7 @@ def test_gpu_sync_batch_norm_is_the_hosts(rank_count):
     for device in (torch.device("cpu"), gpu):
         layer = copy.deepcopy(norm).to(device)
         layer._name = f"norm.{device.type}"
-        own = x.to(device).requires_grad_()
+        own = x.detach().clone().to(device).requires_grad_()
         (layer(own) ** 3).sum().backward()
         results.append([own.grad, layer.weight.grad, layer.running_mean, layer.running_var])
     for on_host, on_gpu in zip(*results, strict=True):

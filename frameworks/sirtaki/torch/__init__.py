@@ -34,6 +34,7 @@ from sirtaki.runtime import (
     start_timeline,
     stop_timeline,
 )
+from sirtaki.torch.capture import capture
 from sirtaki.torch.collectives.allgather import (
     allgather,
     allgather_async,
@@ -105,6 +106,7 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
+    "capture",
     "ccl_built",
     "check_parameters",
     "cross_rank",

@@ -9,7 +9,7 @@ import torch
 from sirtaki.compression import Compressor, NoneCompressor
 
 
-class _CastCompressor(Compressor):
+class CastCompressor(Compressor):
     """Sends floating tensors in another dtype; integers go as they are."""
 
     wire = torch.float32
@@ -25,13 +25,13 @@ class _CastCompressor(Compressor):
         return tensor if ctx is None else tensor.to(ctx)
 
 
-class FP16Compressor(_CastCompressor):
+class FP16Compressor(CastCompressor):
     """Sends floating tensors as float16: at most 65504, and values below 6e-8 vanish."""
 
     wire = torch.float16
 
 
-class BF16Compressor(_CastCompressor):
+class BF16Compressor(CastCompressor):
     """Sends floating tensors as bfloat16: the range of float32 with 8 bits of mantissa."""
 
     wire = torch.bfloat16

@@ -24,7 +24,8 @@ import torch
 from sirtaki.call_site import call_site
 from sirtaki.native import core
 from sirtaki.reduce_ops import Sum
-from sirtaki.torch import raw
+from sirtaki.torch import direct, raw
+from sirtaki.torch.buckets import bucketed
 from sirtaki.torch.handles import synchronize
 from sirtaki.torch.optimizer_options import Options
 from sirtaki.torch.sparse import SparseReduction
@@ -44,7 +45,7 @@ from sirtaki.torch.units import (
     rows_of,
     zeros_of,
 )
-from sirtaki.torch.wire import Wire
+from sirtaki.torch.wire import FlatWire, Wire
 
 _ALLREDUCE = core.VERBS["allreduce"]
 
@@ -68,6 +69,8 @@ class GradientReducer:
         self._site = ""
         self._full = False  # some parameter has had all its passes since the last completion
         self._completed = False
+        self._completions = 0  # since the last step
+        self._buckets = not options.groups and not options.group_count  # are there still some to be made?
         self._votes = 0
         self._announced: set[str] = set()
         self._seen = 0
@@ -139,6 +142,7 @@ class GradientReducer:
         unit = slot.unit
         if unit.state:
             self._gradient_again(slot)
+            unit = slot.unit
         slot.fired += 1
         if slot.fired < self._passes:
             return
@@ -168,6 +172,9 @@ class GradientReducer:
             # Another backward of this step reached a parameter that the first one did not.
             unit.state, unit.ready = OPEN, 0
             return
+        if unit.state == REDUCED and unit.bucket and not slot.fired:
+            self._units.append(unit.without(slot))
+            return
         if unit.state == SENT or is_same(slot.reduced, slot.parameter.grad):
             raise AssertionError(self._too_many(slot))
         self._reopen()  # the program has dropped the gradients of a step that it did not take
@@ -183,19 +190,37 @@ class GradientReducer:
     def _send(self, unit: Unit) -> None:
         if len(unit.slots) == 1 and not self._options.sparse_as_dense and self._send_sparse(unit):
             return
-        wires = []
-        for slot in unit.slots:
-            grad = slot.parameter.grad
-            if grad is None:
-                grad = zeros_of(slot)
-            elif grad.is_sparse or (not grad.is_contiguous() and is_expanded(grad)):
-                grad = slot.parameter.grad = grad.detach().to_dense().contiguous()
-            slot.wire = wire = Wire(grad, self._options.compression)
-            wires.append(wire)
+        grads = [self._grad_to_send(slot) for slot in unit.slots]
+        if unit.bucket and FlatWire.suits(grads, self._options.compression):
+            unit.flat = FlatWire(grads, self._options.compression)
+            wires = [unit.flat]
+        else:
+            wires = [Wire(grad, self._options.compression) for grad in grads]
+            for slot, wire in zip(unit.slots, wires, strict=True):
+                slot.wire = wire
+        unit.work = self._submit(unit, wires)
+        unit.times += 1
+        unit.state = SENT
+
+    def _grad_to_send(self, slot: Slot) -> torch.Tensor:
+        grad = slot.parameter.grad if slot.fired or slot.parameter.requires_grad else None
+        if grad is None:
+            grad = zeros_of(slot)
+        elif grad.is_sparse or (not grad.is_contiguous() and is_expanded(grad)):
+            grad = slot.parameter.grad = grad.detach().to_dense().contiguous()
+        return grad
+
+    def _submit(self, unit: Unit, wires: Sequence[Wire | FlatWire]) -> Any:
+        name = unit.name if not unit.times else f"{unit.name}.pass{unit.times + 1}"
         descriptors = [wire.descriptor for wire in wires]
-        unit.work = core.submit(
+        if direct.active is not None:
+            if self._group != 0:
+                raise RuntimeError("a step can be captured only if its gradients are reduced over all ranks")
+            nbytes = sum(wire.tensor.nbytes for wire in wires)
+            return direct.active.send(name, descriptors, nbytes, (self._op, self._prescale, self._postscale))
+        return core.submit(
             _ALLREDUCE,
-            unit.name if not unit.times else f"{unit.name}.pass{unit.times + 1}",
+            name,
             descriptors,
             self._op,
             self._prescale,
@@ -205,8 +230,6 @@ class GradientReducer:
             keep=[wire.tensor for wire in wires],
             stream=stream_of(descriptors) or 0,
         )
-        unit.times += 1
-        unit.state = SENT
 
     def _send_sparse(self, unit: Unit) -> bool:
         """True if the gradient goes, or will go after the vote, as a sparse tensor."""
@@ -242,6 +265,7 @@ class GradientReducer:
         self._site = ""
         self._full = False
         self._completed = True
+        self._completions += 1
 
     def synchronize(self) -> None:
         """Completes the step unless the end of backward has done so."""
@@ -294,9 +318,13 @@ class GradientReducer:
             slot.parameter.grad = reduction.result().to(slot.parameter.dtype)
             slot.reduced = weakref.ref(slot.parameter.grad)
             return
-        work.wait(stream_of([unit.slots[0].wire.descriptor]))
+        flat, unit.flat = unit.flat, None
+        work.wait(stream_of([(flat or unit.slots[0].wire).descriptor]))
+        if flat is not None:
+            flat.put_back()
         for slot in unit.slots:
-            slot.wire.put_back()
+            if flat is None:
+                slot.wire.put_back()
             slot.wire = None
             grad = slot.parameter.grad
             slot.reduced = None if grad is None else weakref.ref(grad)
@@ -309,12 +337,18 @@ class GradientReducer:
     def reset(self) -> None:
         """The step is over: the next gradients belong to a new one."""
         self._tasks.clear()
+        if self._buckets and self._completions:
+            # A step with several completions has parts that must not wait for each other.
+            if self._completions == 1:
+                self._units = bucketed(self._units)
+            self._buckets = False
         self._reopen()
 
     def _reopen(self) -> None:
         self._full = self._completed = False
         for unit in self._units:
             unit.reset()
+        self._completions = 0
 
     def unreduced(self) -> str | None:
         """The name of a parameter whose gradient this rank has accumulated but not reduced."""

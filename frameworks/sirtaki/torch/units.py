@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from sirtaki.torch.sparse import SparseReduction
-from sirtaki.torch.wire import Wire
+from sirtaki.torch.wire import FlatWire, Wire
 
 UNKNOWN, DENSE, SPARSE = range(3)  # what kind of gradient a parameter has; equal on all ranks
 OPEN, SENT, REDUCED, FILLED = range(4)  # a unit within one step; FILLED: reduced without a gradient of this rank
@@ -32,19 +32,28 @@ class Slot:
 
 
 class Unit:
-    """Slots that travel as one request: one parameter, or a group that the user asked for."""
+    """Slots that travel as one request: one parameter, a group that the user asked for, or a bucket of ours."""
 
-    __slots__ = ("name", "ready", "slots", "state", "times", "work")
+    __slots__ = ("bucket", "flat", "name", "ready", "slots", "state", "times", "work")
 
-    def __init__(self, slots: Sequence[Slot], name: str) -> None:
+    def __init__(self, slots: Sequence[Slot], name: str, bucket: bool = False) -> None:
         self.slots = slots
         self.name = name
+        self.bucket = bucket
+        self.flat: FlatWire | None = None
         self.state = OPEN
         self.ready = 0
         self.times = 0  # reductions in this step
         self.work: Any = None
         for slot in slots:
             slot.unit = self
+
+    def without(self, slot: Slot) -> Unit:
+        """Takes a slot out of a bucket that was reduced before the slot's gradient came: a unit for another pass."""
+        self.slots = [other for other in self.slots if other is not slot]
+        alone = Unit([slot], f"allreduce.{slot.name}")
+        alone.times = 1
+        return alone
 
     def reset(self) -> None:
         self.state = OPEN

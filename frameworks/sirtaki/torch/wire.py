@@ -4,9 +4,11 @@ elsewhere.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
-from sirtaki.torch.compression import Compressor, NoneCompressor
+from sirtaki.torch.compression import CastCompressor, Compressor, NoneCompressor
 from sirtaki.torch.tensors import DTYPE_NUMBERS, Descriptor, device_number
 
 _CHANNELS_LAST = {4: (torch.channels_last, (0, 2, 3, 1)), 5: (torch.channels_last_3d, (0, 2, 3, 4, 1))}
@@ -63,3 +65,32 @@ class Wire:
             return
         with torch.no_grad():
             self._grad.copy_(self._compression.decompress(self.tensor, self._ctx).reshape(self._grad.shape))
+
+
+class FlatWire:
+    """Several gradients on their way as one tensor of another dtype: one launch casts all, one brings them back."""
+
+    __slots__ = ("_grads", "_views", "descriptor", "tensor")
+
+    @staticmethod
+    def suits(grads: Sequence[torch.Tensor], compression: type[Compressor]) -> bool:
+        """Whether all of them are cast by the compression and lie in the order of their shape."""
+        if not (isinstance(compression, type) and issubclass(compression, CastCompressor)):
+            return False
+        return all(
+            grad.dtype.is_floating_point and grad.dtype != compression.wire and grad.is_contiguous() for grad in grads
+        )
+
+    def __init__(self, grads: Sequence[torch.Tensor], compression: type[CastCompressor]) -> None:
+        self._grads = [grad.detach() for grad in grads]
+        self.tensor = torch.empty(sum(g.numel() for g in grads), dtype=compression.wire, device=grads[0].device)
+        parts = self.tensor.split([grad.numel() for grad in grads])
+        self._views = [part.view(grad.shape) for part, grad in zip(parts, grads, strict=True)]
+        torch._foreach_copy_(self._views, self._grads)
+        address, shape = self.tensor.data_ptr(), (self.tensor.numel(),)
+        number = DTYPE_NUMBERS[compression.wire]
+        self.descriptor: Descriptor = (address, address, number, shape, device_number(self.tensor))
+
+    def put_back(self) -> None:
+        """Writes the reduced values into the gradients."""
+        torch._foreach_copy_(self._grads, self._views)

@@ -1,0 +1,99 @@
+"""Gradients reduced by NCCL on a stream of their own, without agreement: for steps that are captured into a graph.
+
+Every rank must make the same calls in the same order. `calls` tells what was called, so that ranks can compare it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from sirtaki import exchange
+from sirtaki.native import core
+from sirtaki.torch.tensors import Descriptor
+
+BUCKET_BYTES = 25 << 20  # from here on gradients are sent while backward goes on
+
+
+class DirectReduction:
+    """Takes what reducers send instead of the engine while it is `in_use`. Each bucket is one NCCL group."""
+
+    def __init__(self, communicator: Any, stream: torch.cuda.Stream) -> None:
+        self._communicator = communicator
+        self._stream = stream
+        self._bucket: list[Descriptor] = []
+        self._how: tuple[int, float, float] = (0, 1.0, 1.0)
+        self._bytes = 0
+        self._joined = True
+        self.calls: list[str] = []
+
+    def send(self, name: str, tensors: Sequence[Descriptor], nbytes: int, how: tuple[int, float, float]) -> Ticket:
+        """Reduces the tensors in place. how: op, prescale, postscale."""
+        if how != self._how or self._bytes >= BUCKET_BYTES:
+            self.flush()
+        self._how = how
+        self._bucket += tensors
+        self._bytes += nbytes
+        self.calls.append(f"{name} {[(dtype, shape) for _, _, dtype, shape, _ in tensors]} {how}")
+        return Ticket(self)
+
+    def flush(self) -> None:
+        """Queues what was sent."""
+        if self._bucket:
+            self._stream.wait_stream(torch.cuda.current_stream())
+            self._communicator.allreduce(self._bucket, *self._how)
+            self._joined = False
+        self._bucket, self._bytes = [], 0
+
+    def join(self) -> None:
+        """Makes the current stream wait for all that was sent."""
+        self.flush()
+        if not self._joined:
+            torch.cuda.current_stream().wait_stream(self._stream)
+        self._joined = True
+
+    def check(self) -> None:
+        """Raises what NCCL has found wrong since."""
+        self._communicator.check()
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Within it the gradients of every optimizer go this way."""
+        global active
+        active, self.calls = self, []
+        try:
+            yield
+        finally:
+            active = None
+
+
+class Ticket:
+    """Stands for a Work."""
+
+    def __init__(self, reduction: DirectReduction) -> None:
+        self._reduction = reduction
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self, stream: int | None = None) -> None:
+        self._reduction.join()
+
+
+active: DirectReduction | None = None
+
+
+def connect(device: int) -> DirectReduction:
+    """Collective over all ranks. RuntimeError on every rank, with the reason, if they cannot use NCCL together."""
+    cards = exchange.allgather_object(core.gpu_card(device), "capture.cards")
+    nccl, kernels, why_not = core.agree_on_gpus(cards)
+    if not nccl:
+        raise RuntimeError(f"a step can be captured only where NCCL reduces its gradients: {why_not}")
+    own = core.nccl_unique_id() if core.rank() == 0 else None
+    identity = exchange.broadcast_bytes(own, 0, "capture.id")
+    stream = torch.cuda.Stream(device, priority=-1)
+    communicator = core.DirectNccl(identity, core.rank(), core.size(), device, stream.cuda_stream, kernels)
+    return DirectReduction(communicator, stream)
