@@ -26,15 +26,14 @@ void finish(Task task) {
 // One communicator of its own. One thread at a time.
 class DirectNccl {
  public:
-  DirectNccl(const std::string& id, int rank, int size, int device, std::uintptr_t stream, bool kernels)
-      : size_(size) {
+  DirectNccl(const std::string& id, int rank, int size, int device, std::uintptr_t stream, bool kernels) : size_(size) {
     std::string why;
     auto library = find_nccl(why);
     if (library == nullptr) throw Error(ErrorKind::kPrecondition, "no NCCL: " + why);
     NcclMembers members{rank, size, {}, kernels};
     std::memcpy(members.id.bytes, id.data(), std::min(id.size(), sizeof(members.id.bytes)));
-    nccl_ = std::make_unique<NcclCollectives>(std::move(library), gpu(device), reinterpret_cast<Stream>(stream),
-                                              members);
+    nccl_ =
+        std::make_unique<NcclCollectives>(std::move(library), gpu(device), reinterpret_cast<Stream>(stream), members);
     finish(nccl_->connect());
   }
 

@@ -14,8 +14,8 @@ namespace {
 
 CuAddress address(const void* memory) { return static_cast<CuAddress>(reinterpret_cast<std::uintptr_t>(memory)); }
 
-// Makes a context current for the calls of a scope, which do no harm to a graph that some thread of the program captures
-// meanwhile. Destructors must not throw, and a context that could be pushed can be popped.
+// Makes a context current for the calls of a scope, which do no harm to a graph that some thread of the program
+// captures meanwhile. Destructors must not throw, and a context that could be pushed can be popped.
 class Current {
  public:
   Current(const CudaDriver& driver, CuContext context) : driver_(driver) {
