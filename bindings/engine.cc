@@ -13,6 +13,7 @@
 #include "plane/mpi.h"
 #include "plane/point_to_point.h"
 #include "plane/shm.h"
+#include "plane/two_level.h"
 #include "transport/mpi.h"
 #include "transport/mpi_session.h"
 
@@ -58,20 +59,28 @@ std::shared_ptr<Engine> engine_to_use() {
 
 namespace {
 
-// Shared memory where all ranks share a host and there is enough of it, then MPI, then what always works; on GPUs,
-// their own.
-DataPlanes make_planes(Transport& transport, bool shared_memory, const std::function<void(const std::string&)>& tell,
-                       GpuOptions gpus) {
+std::unique_ptr<DataPlane> make_mpi_plane_on(Transport& transport) {
+  return make_mpi_plane(dynamic_cast<const MpiTransport&>(transport.base()));
+}
+
+// Null, and no reason, where no ranks share a host.
+std::unique_ptr<DataPlane> make_plane_of_hosts(Transport& transport, const std::vector<int>& hosts, std::string& why) {
+  if (has_two_levels(hosts)) return make_two_level_plane(transport, hosts, make_mpi_plane_on, why);
+  const bool one_host = std::ranges::count(hosts, hosts.front()) == std::ssize(hosts);
+  return one_host && hosts.size() > 1 ? make_shm_plane(transport, why) : nullptr;
+}
+
+// Shared memory where ranks share hosts and there is enough of it, then MPI, then what always works; on GPUs, their
+// own.
+DataPlanes make_planes(Transport& transport, const std::vector<int>& hosts, bool shared_memory,
+                       const std::function<void(const std::string&)>& tell, GpuOptions gpus) {
   DataPlanes planes;
-  if (shared_memory && transport.size() > 1) {
+  if (shared_memory) {
     std::string why;
-    if (auto plane = make_shm_plane(transport, why)) {
-      planes.push_back(std::move(plane));
-    } else if (transport.rank() == 0) {
-      tell("no shared memory, so data goes through MPI: " + why);
-    }
+    if (auto plane = make_plane_of_hosts(transport, hosts, why)) planes.push_back(std::move(plane));
+    if (!why.empty() && transport.rank() == 0) tell("no shared memory, so data goes through MPI: " + why);
   }
-  planes.push_back(make_mpi_plane(dynamic_cast<const MpiTransport&>(transport.base())));
+  planes.push_back(make_mpi_plane_on(transport));
   planes.push_back(make_point_to_point_plane(transport));
   std::vector<DataPlane*> host_planes;
   for (const auto& plane : planes) host_planes.push_back(plane.get());
@@ -115,9 +124,8 @@ void init(const std::vector<std::string>& mpi_libraries, std::uint64_t comm_hand
   };
   options.make_planes = [tell = options.say, settings = options.settings](Transport& group,
                                                                           const std::vector<int>& hosts) {
-    const bool one_host = std::ranges::count(hosts, hosts.front()) == std::ssize(hosts);
     GpuOptions gpus = gpu_options(settings, tell, [] { return engine_to_use()->topology().local_rank; });
-    return make_planes(group, settings.shared_memory && one_host, tell, std::move(gpus));
+    return make_planes(group, hosts, settings.shared_memory, tell, std::move(gpus));
   };
   process().engine = std::make_shared<Engine>(std::move(options), std::move(transport));
 }

@@ -48,4 +48,24 @@ void fold(const Reduction& reduction, std::span<const std::byte* const> in, std:
   }
 }
 
+void fold_to_wire(const Reduction& reduction, std::span<const std::byte* const> in, std::byte* out,
+                  std::int64_t count) {
+  const DType wire = wire_dtype(reduction);
+  if (wire == reduction.dtype) {
+    return fold({.dtype = wire, .op = reduction.op, .prescale = reduction.prescale}, in, out, count);
+  }
+  const std::int64_t block = kRoomBytes / static_cast<std::int64_t>(size_of(wire));
+  Room wide;
+  for (std::int64_t done = 0; done < count; done += block) {
+    const std::int64_t length = std::min(block, count - done);
+    std::byte* sum = out + static_cast<std::size_t>(done) * size_of(wire);
+    const std::size_t offset = static_cast<std::size_t>(done) * size_of(reduction.dtype);
+    convert(wire, sum, reduction.dtype, in[0] + offset, length, reduction.prescale);
+    for (const std::byte* other : in.subspan(1)) {
+      convert(wire, wide.bytes, reduction.dtype, other + offset, length, reduction.prescale);
+      reduce(wire, reduction.op, sum, wide.bytes, length);
+    }
+  }
+}
+
 }  // namespace sirtaki

@@ -14,4 +14,7 @@ namespace sirtaki {
 // on where the elements lie.
 void fold(const Reduction& reduction, std::span<const std::byte* const> in, std::byte* out, std::int64_t count);
 
+// The same up to the last step, for a sum that goes on: out is in wire_dtype(), not scaled, and none of the inputs.
+void fold_to_wire(const Reduction& reduction, std::span<const std::byte* const> in, std::byte* out, std::int64_t count);
+
 }  // namespace sirtaki

@@ -59,6 +59,12 @@ bool PieceWalk::next_direct(Piece& piece) {
   return true;
 }
 
+std::size_t total_bytes(std::span<const Segment> segments, std::size_t element_size) {
+  std::int64_t count = 0;
+  for (const Segment& segment : segments) count += segment.count;
+  return static_cast<std::size_t>(count) * element_size;
+}
+
 std::vector<Piece> cut(PieceWalk walk) {
   std::vector<Piece> pieces;
   for (Piece piece; walk.next(piece);) pieces.push_back(piece);

@@ -62,6 +62,8 @@ class PieceWalk {
   std::int64_t offset_ = 0;
 };
 
+std::size_t total_bytes(std::span<const Segment> segments, std::size_t element_size);
+
 // All of a walk's pieces.
 std::vector<Piece> cut(PieceWalk walk);
 

@@ -36,12 +36,6 @@ std::vector<std::int64_t> starts_of(const std::vector<std::int64_t>& counts) {
   return starts;
 }
 
-std::size_t total_bytes(std::span<const Segment> segments, std::size_t element_size) {
-  std::int64_t count = 0;
-  for (const Segment& segment : segments) count += segment.count;
-  return static_cast<std::size_t>(count) * element_size;
-}
-
 class ShmPlane final : public DataPlane {
  public:
   explicit ShmPlane(ShmChannel channel)

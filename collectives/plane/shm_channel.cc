@@ -72,7 +72,8 @@ class ShmChannel::Wait final : public Pending {
     const int rank = next_;
     if (!channel_.has_died(rank) || arrived()) return next_ > last_;
     if (next_ != rank) return false;
-    throw Error(ErrorKind::kAborted, "rank " + std::to_string(rank) + " (process " +
+    const int name = channel_.names_.empty() ? rank : channel_.names_[static_cast<std::size_t>(rank)];
+    throw Error(ErrorKind::kAborted, "rank " + std::to_string(name) + " (process " +
                                          std::to_string(channel_.counters_[rank].process.load()) +
                                          ") has died in the middle of an operation in shared memory");
   }
@@ -90,9 +91,10 @@ std::size_t ShmChannel::segment_size(int ranks, std::size_t slot_size) {
 }
 
 // Fresh shared memory is zero, which is what the counters begin with; constructing them would race with faster ranks.
-ShmChannel::ShmChannel(std::unique_ptr<ShmSegment> segment, Transport& transport)
+ShmChannel::ShmChannel(std::unique_ptr<ShmSegment> segment, Transport& transport, std::vector<int> names)
     : segment_(std::move(segment)),
       transport_(&transport),
+      names_(std::move(names)),
       counters_(std::launder(reinterpret_cast<Counters*>(segment_->bytes().data()))),
       slots_(segment_->bytes().data() + static_cast<std::size_t>(transport.size()) * sizeof(Counters)),
       rank_(transport.rank()),

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "plane/shm_segment.h"
 #include "task.h"
@@ -30,8 +31,8 @@ class ShmChannel {
   static std::size_t segment_size(int ranks, std::size_t slot_size);
 
   // Collective over the transport's ranks; blocks. The segment has segment_size() bytes for some size of slots. Ranks
-  // wake each other by the transport if that can.
-  ShmChannel(std::unique_ptr<ShmSegment> segment, Transport& transport);
+  // wake each other by the transport if that can. Errors call them by `names`, if any.
+  ShmChannel(std::unique_ptr<ShmSegment> segment, Transport& transport, std::vector<int> names = {});
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -93,6 +94,7 @@ class ShmChannel {
 
   std::unique_ptr<ShmSegment> segment_;
   Transport* transport_;
+  std::vector<int> names_;
   Counters* counters_;
   std::byte* slots_;
   int rank_;

@@ -7,22 +7,16 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <random>
 #include <utility>
 
-#include "error.h"
-#include "plane/blocking.h"
+#include "plane/making.h"
 
 namespace sirtaki {
 namespace {
-
-constexpr int kTag = 0;
-constexpr std::size_t kTextSize = 512;
-using Text = std::array<char, kTextSize>;
 
 std::string random_name() {
   std::random_device random;
@@ -106,42 +100,6 @@ Part open_existing(const std::string& name, int rank) {
   return map(std::move(file), static_cast<std::size_t>(facts.st_size), rank);
 }
 
-Text to_text(const std::string& value) {
-  Text text{};
-  std::memcpy(text.data(), value.data(), std::min(value.size(), kTextSize - 1));
-  return text;
-}
-
-void send_to_all(Transport& transport, const std::string& value) {
-  const Text text = to_text(value);
-  for (int rank = 1; rank < transport.size(); ++rank) {
-    wait_for(transport.send_data(rank, kTag, std::as_bytes(std::span(text))));
-  }
-}
-
-std::string receive_from(Transport& transport, int rank) {
-  Text text{};
-  wait_for(transport.receive_data(rank, kTag, std::as_writable_bytes(std::span(text))));
-  text.back() = '\0';
-  return text.data();
-}
-
-// Rank 0 learns of every rank's failure and tells everybody the first.
-std::string share_failure(Transport& transport, const std::string& own) {
-  if (transport.rank() != 0) {
-    const Text text = to_text(own);
-    wait_for(transport.send_data(0, kTag, std::as_bytes(std::span(text))));
-    return receive_from(transport, 0);
-  }
-  std::string first = own.empty() ? "" : "rank 0: " + own;
-  for (int rank = 1; rank < transport.size(); ++rank) {
-    const std::string theirs = receive_from(transport, rank);
-    if (first.empty() && !theirs.empty()) first = "rank " + std::to_string(rank) + ": " + theirs;
-  }
-  send_to_all(transport, first);
-  return first;
-}
-
 }  // namespace
 
 std::unique_ptr<ShmSegment> ShmSegment::make(Transport& transport, std::size_t size, std::string& why) {
@@ -155,13 +113,13 @@ std::unique_ptr<ShmSegment> ShmSegment::make(Transport& transport, std::span<con
   if (transport.rank() == 0) {
     name = random_name();
     part = create(name, sizes);
-    send_to_all(transport, part.bytes.empty() ? "" : name);
+    tell_all(transport, part.bytes.empty() ? "" : name);
   } else {
-    name = receive_from(transport, 0);
+    name = hear_from(transport, 0);
     if (!name.empty()) part = open_existing(name, transport.rank());
   }
   std::unique_ptr<ShmSegment> segment(part.bytes.empty() ? nullptr : new ShmSegment(part.bytes, part.descriptor));
-  why = share_failure(transport, part.failure);
+  why = first_failure(transport, part.failure);
   if (transport.rank() == 0) shm_unlink(name.c_str());
   return why.empty() ? std::move(segment) : nullptr;
 }

@@ -8,6 +8,7 @@
 #include "check.h"
 #include "plane/point_to_point.h"
 #include "plane/shm.h"
+#include "plane/two_level.h"
 #include "plane_suite.h"
 #include "transport/loopback.h"
 #include "transport/shm.h"
@@ -58,6 +59,16 @@ void check_shm_plane(Transport& transport) {
   check_plane(*plane, transport.rank(), transport.size());
 }
 
+// `hosts`: a number for each rank.
+void check_two_levels(const std::vector<int>& hosts) {
+  on_ranks(static_cast<int>(hosts.size()), [&](Transport& transport) {
+    std::string why;
+    const auto plane = make_two_level_plane(transport, hosts, make_point_to_point_plane, why);
+    check(plane != nullptr, why);
+    check_allreduce_plane(*plane, transport.rank(), transport.size());
+  });
+}
+
 }  // namespace
 }  // namespace sirtaki::contract
 
@@ -71,5 +82,10 @@ int main() {
       check_plane(*plane, transport.rank(), transport.size());
     });
     on_ranks(size, check_shm_plane);
+  }
+  using Hosts = std::vector<int>;
+  for (const Hosts& hosts : {Hosts{0, 0, 1, 1}, Hosts{0, 1, 0, 1, 0, 1}, Hosts{0, 0, 0, 1}, Hosts{0, 1, 1, 2},
+                             Hosts{0, 0, 0, 0}, Hosts{0, 1, 2}}) {
+    check_two_levels(hosts);
   }
 }

@@ -5,6 +5,7 @@
 
 #include "check.h"
 #include "plane/mpi.h"
+#include "plane/two_level.h"
 #include "plane_suite.h"
 #include "transport/mpi.h"
 #include "transport/mpi_session.h"
@@ -52,6 +53,19 @@ void check_mpi(MpiCommunicator communicator) {
   check_plane(*plane, transport.rank(), transport.size());
 }
 
+// As if the first two ranks shared a host and the others another.
+void check_two_levels(MpiCommunicator communicator) {
+  MpiTransport transport(std::move(communicator));
+  std::vector<int> hosts(static_cast<std::size_t>(transport.size()), 1);
+  hosts[0] = hosts[1] = 0;
+  check(has_two_levels(hosts), "one level");
+  std::string why;
+  const auto plane = make_two_level_plane(
+      transport, hosts, [](Transport& rail) { return make_mpi_plane(dynamic_cast<MpiTransport&>(rail)); }, why);
+  check(plane != nullptr, why);
+  check_allreduce_plane(*plane, transport.rank(), transport.size());
+}
+
 // Ranks other than 0 backwards, made while rank 0 does something else.
 void check_of_ranks(const MpiSession& session, int rank, int size) {
   std::vector<int> ranks(static_cast<std::size_t>(size - 1));
@@ -86,6 +100,7 @@ void run(const std::string& path) {
     const int size = world.size();
     check_bad_arguments(session, size);
     check_mpi(std::move(world));
+    if (size > 2) check_two_levels(session.world());
     check_of_ranks(session, rank, size);
     check_lives(session);
     if (rank == 0) std::cout << "passed on " << size << " ranks, " << session.library().abi() << std::endl;

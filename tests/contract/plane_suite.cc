@@ -17,9 +17,12 @@ namespace {
 using Memory = std::vector<std::byte>;
 using Counts = std::vector<std::int64_t>;
 
-// Small numbers, so that all results are exact in every dtype, on up to 4 ranks.
+// Small numbers, so that all results are exact in every dtype, on up to 4 ranks; but for products in the narrowest
+// dtypes, on 6.
+constexpr std::int64_t kPeriod = 3;
+
 double value(int rank, std::size_t tensor, std::int64_t i) {
-  return static_cast<double>(1 + (i * 5 + rank * 2 + static_cast<std::int64_t>(tensor)) % 3);
+  return static_cast<double>(1 + (i * 5 + rank * 2 + static_cast<std::int64_t>(tensor)) % kPeriod);
 }
 
 double value(DType dtype, int rank, std::size_t tensor, std::int64_t i) {
@@ -31,24 +34,22 @@ Memory memory(DType dtype, std::int64_t count) { return Memory(static_cast<std::
 
 void fill(Memory& out, DType dtype, int rank, std::size_t tensor) {
   with_type(dtype, [&]<class T>(std::type_identity<T>) {
-    T* elements = reinterpret_cast<T*>(out.data());
-    const auto count = static_cast<std::int64_t>(out.size() / sizeof(T));
-    for (std::int64_t i = 0; i < count; ++i) {
-      elements[i] = static_cast<T>(static_cast<float>(value(dtype, rank, tensor, i)));
+    std::array<T, kPeriod> period;
+    for (std::int64_t i = 0; i < kPeriod; ++i) {
+      period[static_cast<std::size_t>(i)] = static_cast<T>(static_cast<float>(value(dtype, rank, tensor, i)));
     }
+    T* elements = reinterpret_cast<T*>(out.data());
+    for (std::size_t i = 0; i < out.size() / sizeof(T); ++i) elements[i] = period[i % kPeriod];
   });
 }
 
-double element(DType dtype, const void* data, std::int64_t i) {
-  return with_type(dtype, [&]<class T>(std::type_identity<T>) {
-    if constexpr (std::is_integral_v<T>) {
-      return static_cast<double>(static_cast<const T*>(data)[i]);
-    } else if constexpr (sizeof(T) == 2) {
-      return static_cast<double>(static_cast<float>(static_cast<const T*>(data)[i]));
-    } else {
-      return static_cast<double>(static_cast<const T*>(data)[i]);
-    }
-  });
+template <class T>
+double to_double(T element) {
+  if constexpr (!std::is_integral_v<T> && sizeof(T) == 2) {
+    return static_cast<double>(static_cast<float>(element));
+  } else {
+    return static_cast<double>(element);
+  }
 }
 
 double combine(const Reduction& reduction, double a, double b) {
@@ -81,6 +82,22 @@ std::string title(const Reduction& reduction) {
          std::to_string(reduction.prescale) + ", postscale " + std::to_string(reduction.postscale);
 }
 
+// The first of `count` elements, of which the first is element `begin` of its tensor, that is not as expected.
+std::int64_t first_wrong(const Reduction& reduction, int size, std::size_t tensor, std::int64_t begin, const void* data,
+                         std::int64_t count) {
+  return with_type(reduction.dtype, [&]<class T>(std::type_identity<T>) {
+    std::array<double, kPeriod> right;
+    for (std::int64_t i = 0; i < kPeriod; ++i) {
+      right[static_cast<std::size_t>(i)] = expected(reduction, size, tensor, begin + i);
+    }
+    const T* elements = static_cast<const T*>(data);
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (to_double(elements[i]) != right[static_cast<std::size_t>(i % kPeriod)]) return i;
+    }
+    return count;
+  });
+}
+
 struct Suite {
   DataPlane& plane;
   int rank;
@@ -102,14 +119,9 @@ struct Suite {
     const std::vector<Memory> before = in;
     wait(plane.allreduce(reduction, segments));
     for (std::size_t tensor = 0; tensor < counts.size(); ++tensor) {
-      for (std::int64_t i = 0; i < counts[tensor]; ++i) {
-        const double got = element(dtype, segments[tensor].out, i);
-        const double right = expected(reduction, size, tensor, i);
-        if (got == right) continue;
-        check(false, "allreduce, " + title(reduction) + ": element " + std::to_string(i) + " of tensor " +
-                         std::to_string(tensor) + " is " + std::to_string(got) + " instead of " +
-                         std::to_string(right));
-      }
+      const std::int64_t wrong = first_wrong(reduction, size, tensor, 0, segments[tensor].out, counts[tensor]);
+      check(wrong == counts[tensor], "allreduce, " + title(reduction) + ": element " + std::to_string(wrong) +
+                                         " of tensor " + std::to_string(tensor));
       check(in_place(tensor) || in[tensor] == before[tensor], "allreduce changed its input");
     }
   }
@@ -128,10 +140,8 @@ struct Suite {
     Memory out = memory(reduction.dtype, mine);
     wait(plane.reducescatter(reduction, Spread{in.data(), out.data(), counts}));
     check(in == before, "reducescatter changed its input");
-    for (std::int64_t i = 0; i < mine; ++i) {
-      check(element(reduction.dtype, out.data(), i) == expected(reduction, size, 3, begin + i),
-            "reducescatter, " + title(reduction) + ": element " + std::to_string(i));
-    }
+    const std::int64_t wrong = first_wrong(reduction, size, 3, begin, out.data(), mine);
+    check(wrong == mine, "reducescatter, " + title(reduction) + ": element " + std::to_string(wrong));
   }
 
   // Bytes are moved, whatever they mean.
@@ -250,6 +260,22 @@ void check_moves(Suite& suite) {
   }
 }
 
+void check_all_allreduces(Suite& suite) {
+  constexpr std::array kNarrow = {DType::kInt8, DType::kUint8, DType::kBfloat16};
+  for (int d = 0; d < kDTypeCount; ++d) {
+    const auto dtype = static_cast<DType>(d);
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
+      const bool narrow = std::ranges::find(kNarrow, dtype) != kNarrow.end();
+      if (op == ReduceOp::kProduct && narrow && suite.size > 4) continue;
+      for (const double postscale : {1.0, 0.5}) {
+        if (dtype == DType::kBool && postscale != 1) continue;
+        for (const Counts& counts : {Counts{3}, Counts{0, 1, 40, 1001}})
+          suite.allreduce({dtype, op, 1, postscale}, counts);
+      }
+    }
+  }
+}
+
 void check_answers(const DataPlane& plane) {
   check(!plane.supports({.verb = Verb::kAllreduce, .device = 0}), "supports a GPU");
   check(!plane.supports({.verb = Verb::kBarrier}), "supports a barrier");
@@ -278,6 +304,23 @@ void check_plane_briefly(DataPlane& plane, int rank, int size) {
   suite.broadcast(size - 1, 4, {5, 700'001, 11, 0, 6});
   for (const int shift : {0, 1}) suite.allgather(2, suite.spread(40'001, shift));
   suite.alltoall(8, 20'001);
+}
+
+void check_allreduce_plane(DataPlane& plane, int rank, int size) {
+  Suite suite{plane, rank, size};
+  check(plane.supports({.verb = Verb::kAllreduce}), "does not support allreduce");
+  for (const Verb verb : {Verb::kBroadcast, Verb::kAllgather, Verb::kBarrier}) {
+    check(!plane.supports({.verb = verb}), "supports " + std::string(name_of(verb)));
+  }
+  check(!plane.supports({.verb = Verb::kAllreduce, .device = 0}), "supports a GPU");
+  check(!plane.supports({.verb = Verb::kAllreduce, .op = ReduceOp::kAdasum}), "supports Adasum");
+  check_all_allreduces(suite);
+  for (const Reduction& reduction :
+       {Reduction{DType::kFloat32, ReduceOp::kSum, 0.5, 0.25}, Reduction{DType::kBfloat16, ReduceOp::kSum, 1, 0.5},
+        Reduction{DType::kInt8, ReduceOp::kSum, 1, 0.5}}) {
+    for (const Counts& counts : batches()) suite.allreduce(reduction, counts);
+    suite.allreduce(reduction, {5, 700'001, 11, 262'144, 900'000, 6});
+  }
 }
 
 }  // namespace sirtaki::contract

@@ -24,6 +24,7 @@
 #include "plane/planes.h"
 #include "plane/point_to_point.h"
 #include "plane/shm.h"
+#include "plane/two_level.h"
 #include "process_transport.h"
 #include "transport/loopback.h"
 
@@ -101,11 +102,21 @@ void check_privacy() {
   check(found == 1, "no segment found");
 }
 
+using MakePlane = std::function<std::unique_ptr<DataPlane>(Transport&, std::string&)>;
+
+std::unique_ptr<DataPlane> make_one_level(Transport& transport, std::string& why) {
+  return make_shm_plane(transport, why);
+}
+// Of ranks on two hosts, two on each.
+std::unique_ptr<DataPlane> make_two_levels(Transport& transport, std::string& why) {
+  return make_two_level_plane(transport, {0, 0, 1, 1}, make_point_to_point_plane, why);
+}
+constexpr int kSplitsOfTwoLevels = 3;
+
 // Adds up for ever; tells when it has begun.
-int add_up_until_aborted(const Sockets& sockets, int rank, int begun, std::int64_t count) {
-  ProcessTransport transport(sockets, rank);
+int add_up_until_aborted(ProcessTransport& transport, const MakePlane& make_plane, int begun, std::int64_t count) {
   std::string why;
-  const auto plane = make_shm_plane(transport, why);
+  const auto plane = make_plane(transport, why);
   check(plane != nullptr, why);
   check_privacy();
   std::vector<float> data(static_cast<std::size_t>(count));
@@ -116,22 +127,28 @@ int add_up_until_aborted(const Sockets& sockets, int rank, int begun, std::int64
       if (i == 3) check(write(begun, "x", 1) == 1, "the test is gone");
     }
   } catch (const Error& error) {
-    const bool right =
-        error.kind() == ErrorKind::kAborted && std::string(error.what()).find("has died") != std::string::npos;
-    check(right, error.what());
+    const std::string what = error.what();
+    const bool tells = what.find("has died") != std::string::npos || what.find("a peer is gone") != std::string::npos;
+    check(error.kind() == ErrorKind::kAborted && tells, what);
     return kAbortedAsItShould;
   }
 }
 
-void check_death(int size, int victim, std::int64_t count) {
+void check_death(int size, int victim, std::int64_t count, const MakePlane& make_plane) {
   const std::set<std::string> before = segments();
-  const Sockets sockets(size);
+  std::vector<Sockets> sockets;  // of all ranks, and of the parts that they split into
+  for (int i = 0; i < 1 + kSplitsOfTwoLevels; ++i) sockets.emplace_back(size);
   std::array<int, 2> begun{};
   check(pipe(begun.data()) == 0, "no pipe");
   std::vector<pid_t> ranks;
   for (int rank = 0; rank < size; ++rank) {
-    ranks.push_back(in_process([&] { return add_up_until_aborted(sockets, rank, begun[1], count); }));
+    ranks.push_back(in_process([&] {
+      for (const Sockets& each : sockets) each.leave_to(rank);
+      ProcessTransport transport(sockets[0], rank, std::span(sockets).subspan(1));
+      return add_up_until_aborted(transport, make_plane, begun[1], count);
+    }));
   }
+  for (const Sockets& each : sockets) each.leave_to(-1);
   char byte = 0;
   for (int rank = 0; rank < size; ++rank) check(read(begun[0], &byte, 1) == 1, "a rank did not begin");
   kill(ranks[static_cast<std::size_t>(victim)], SIGKILL);
@@ -222,7 +239,12 @@ int main() {
     check_in_process(with_one_megabyte);
     check_in_process(with_four_megabytes);
     for (const int victim : {0, 1, 2}) {
-      for (const std::int64_t count : {10, 2'000'000}) check_death(3, victim, count);
+      for (const std::int64_t count : {10, 2'000'000}) {
+        check_death(3, victim, count, make_one_level);
+      }
+    }
+    for (const int victim : {0, 3}) {
+      for (const std::int64_t count : {10, 30'000}) check_death(4, victim, count, make_two_levels);
     }
     return 0;
   } catch (const std::exception& error) {

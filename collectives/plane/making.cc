@@ -1,0 +1,51 @@
+#include "plane/making.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <span>
+
+#include "plane/blocking.h"
+
+namespace sirtaki {
+namespace {
+
+constexpr int kTag = 0;
+constexpr std::size_t kTextSize = 512;
+using Text = std::array<char, kTextSize>;
+
+void send(Transport& transport, int to, const std::string& value) {
+  Text text{};
+  std::memcpy(text.data(), value.data(), std::min(value.size(), kTextSize - 1));
+  wait_for(transport.send_data(to, kTag, std::as_bytes(std::span(text))));
+}
+
+}  // namespace
+
+void tell_all(Transport& transport, const std::string& text) {
+  for (int rank = 1; rank < transport.size(); ++rank) send(transport, rank, text);
+}
+
+std::string hear_from(Transport& transport, int rank) {
+  Text text{};
+  wait_for(transport.receive_data(rank, kTag, std::as_writable_bytes(std::span(text))));
+  text.back() = '\0';
+  return text.data();
+}
+
+std::string first_failure(Transport& transport, const std::string& own, bool names_rank) {
+  if (transport.rank() != 0) {
+    send(transport, 0, own);
+    return hear_from(transport, 0);
+  }
+  std::string first;
+  for (int rank = 0; rank < transport.size(); ++rank) {
+    const std::string theirs = rank == 0 ? own : hear_from(transport, rank);
+    if (!first.empty() || theirs.empty()) continue;
+    first = names_rank ? theirs : "rank " + std::to_string(rank) + ": " + theirs;
+  }
+  tell_all(transport, first);
+  return first;
+}
+
+}  // namespace sirtaki

@@ -1,0 +1,18 @@
+// What ranks tell each other while a plane is made: short texts, by way of rank 0. All calls block.
+#pragma once
+
+#include <string>
+
+#include "transport/transport.h"
+
+namespace sirtaki {
+
+// Rank 0 tells all others; they hear it. Texts are cut at some hundred bytes.
+void tell_all(Transport& transport, const std::string& text);
+std::string hear_from(Transport& transport, int rank);
+
+// Collective: what failed on the lowest rank where something did (there `own` is not empty), the same on all ranks;
+// empty if nothing did. Names the rank, unless the text does.
+std::string first_failure(Transport& transport, const std::string& own, bool names_rank = false);
+
+}  // namespace sirtaki
