@@ -284,6 +284,8 @@ void bind_engine(py::module_& module) {
              py::arg("allocate") = py::none());
   module.def("mpi_info", &mpi_info, py::arg("paths"));
   module.def("statistics", &statistics);
+  module.def("plane_uses", [] { return engine_to_ask()->plane_uses(); });
+  module.def("control", [] { return engine_to_ask()->control(); });
   module.def("question", &question);
   module.def("answer", [](const std::string& stacks) { engine_to_ask()->answer(stacks); });
   module.def("set_fusion_threshold", [](std::int64_t bytes) { engine_to_ask()->set_fusion_threshold(bytes); });

@@ -89,6 +89,7 @@ Engine::Engine(EngineOptions options, std::unique_ptr<Transport> world)
       backoff_ = Backoff(seats);
     }
   }
+  control_ = world->name();
   make_group(0, all, std::move(world));
   const SignalsBlocked blocked;
   thread_ = std::thread([this] { run(); });
@@ -409,6 +410,7 @@ void Engine::make_group(int id, std::vector<int> ranks, std::unique_ptr<Transpor
       hosts.push_back(host_numbers_[static_cast<std::size_t>(r)]);
     }
     DataPlanes planes = options_.make_planes(*transport, hosts);
+    for (const auto& plane : planes) plane->count_uses(plane_uses_.of(plane->name()));
     groups_[id] = std::make_unique<Group>(std::move(options), std::move(transport), std::move(planes),
                                           static_cast<GroupOwner&>(*this), statistics_);
   }

@@ -68,6 +68,10 @@ class Engine final : private GroupOwner {
   std::string failure() const;  // empty while all is well
   void set_fusion_threshold(std::int64_t bytes);
   const Statistics& statistics() const { return statistics_; }
+  // How often each data plane was chosen, by its name.
+  std::map<std::string, std::uint64_t> plane_uses() const { return plane_uses_.all(); }
+  // The name of the transport that carries control messages.
+  const std::string& control() const { return control_; }
 
   // Blocks until somebody wants this process's Python stacks (true), or the engine ends (false).
   bool wait_for_question();
@@ -127,6 +131,8 @@ class Engine final : private GroupOwner {
   Statistics statistics_;
   std::vector<std::string> hosts_;  // names, by rank
   std::vector<int> host_numbers_;
+  std::string control_;
+  PlaneUses plane_uses_;
   Topology topology_;
   std::shared_ptr<HostBells> bells_;  // where all ranks share a host
   Doorbell doorbell_;

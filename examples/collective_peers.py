@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from mpi4py import MPI
-from synthetic_report import data_plane
+from synthetic_report import control, data_plane
 
 import sirtaki.torch as hvd
 from sirtaki import __version__
@@ -23,6 +23,7 @@ def start_sirtaki(comm: MPI.Comm) -> None:
         raise SystemExit(f"mpi4py sees {comm.size} ranks, Sirtaki {hvd.size()}: they use two different MPI libraries")
     if comm.size == 1:
         raise SystemExit("1 rank has nobody to reduce with; start more, e.g. with `sirtakirun -np 2`")
+    hvd.allreduce(torch.ones(1))  # shows what carries data
 
 
 def start_gloo(comm: MPI.Comm) -> None:
@@ -94,6 +95,7 @@ class Peers:
             "hosts": dict(Counter(rank["host"] for rank in ranks)),
             "ranks": ranks,
             "data_plane": data_plane(),
+            "control": control(),
             "mpi": " ".join(MPI.Get_library_version().splitlines()[0].strip("\0").split()),
             "versions": versions(self.horovod),
             "absent": {"Horovod": complaint} if complaint else {},
@@ -108,7 +110,7 @@ class Peers:
         return [
             f"Ranks: {facts['size']} on {hosts}, {threads} thread(s) each",
             f"Load of the first host before: {facts['load_average']:.1f}; a calm one gives figures that can be trusted",
-            f"Sirtaki's data plane: {facts['data_plane']}",
+            f"Sirtaki's data plane: {facts['data_plane']}; control: {facts['control']}",
             f"MPI: {facts['mpi']}",
             "Versions: " + ", ".join(f"{name} {version}" for name, version in facts["versions"].items()),
             *(f"{name} {why}, so it takes no part" for name, why in facts["absent"].items()),

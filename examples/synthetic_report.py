@@ -5,15 +5,27 @@ import json
 import math
 import platform
 import statistics
-from pathlib import Path
 from typing import Any
 
 from synthetic_world import World
 
+NAMES = {"shm": "shared memory", "mpi": "MPI", "two-level": "shared memory within hosts, MPI between them"}
+
 
 def data_plane() -> str:
-    """What carries the gradients: shared memory, if this process has Sirtaki's mapped, and MPI otherwise."""
-    return "shared memory" if "/dev/shm/sirtaki-" in Path("/proc/self/maps").read_text() else "MPI"
+    """What has carried the most collectives so far."""
+    from sirtaki.native import core
+
+    uses = core.plane_uses()
+    plane = max(uses, key=uses.get)
+    return NAMES.get(plane, plane)
+
+
+def control() -> str:
+    """What carries the messages by which ranks agree."""
+    from sirtaki.native import core
+
+    return NAMES.get(core.control(), core.control())
 
 
 def communication() -> dict[str, str]:
@@ -23,7 +35,7 @@ def communication() -> dict[str, str]:
 
     info = core.mpi_info(mpi_library.candidates())
     version = " ".join(info["version"].strip("\0 \n").splitlines()[0].split())
-    return {"transport": "MPI", "data_plane": data_plane(), **info, "version": version}
+    return {"control": control(), "data_plane": data_plane(), **info, "version": version}
 
 
 def mean_and_confidence(values: list[float]) -> dict[str, float]:
@@ -79,7 +91,7 @@ class Report:
         threads = "/".join(str(number) for number in sorted({rank["threads"] for rank in self.world.ranks}))
         if means := facts["communication"]:
             say(f"World: {facts['size']} rank(s), counted by an allreduce of ones, on {hosts}")
-            say(f"Transport: {means['transport']}; data plane: {means['data_plane']}")
+            say(f"Data plane: {means['data_plane']}; control: {means['control']}")
             say(f"MPI: {means['version']}, {means['path']}")
         else:
             say("Without Sirtaki: each process trains for itself; these are the figures of the first one")

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "device/device.h"
+#include "plane/plane_uses.h"
 #include "task.h"
 #include "types.h"
 
@@ -92,6 +93,15 @@ class DataPlane {
   virtual Task allgather(std::size_t element_size, const Spread& spread) = 0;
   virtual Task reducescatter(Reduction reduction, const Spread& spread) = 0;
   virtual Task alltoall(std::size_t element_size, const Exchange& exchange) = 0;
+
+  // The counter, which must outlive this, hears whenever the plane is chosen.
+  void count_uses(PlaneUses::Counter& counter) { uses_ = &counter; }
+  void note_use() const {
+    if (uses_ != nullptr) uses_->fetch_add(1, std::memory_order_relaxed);
+  }
+
+ private:
+  PlaneUses::Counter* uses_ = nullptr;
 };
 
 }  // namespace sirtaki

@@ -7,7 +7,10 @@ namespace sirtaki {
 DataPlane& choose(const DataPlanes& planes, const PlaneQuery& query) {
   std::string tried;
   for (const auto& plane : planes) {
-    if (plane->supports(query)) return *plane;
+    if (plane->supports(query)) {
+      plane->note_use();
+      return *plane;
+    }
     tried += (tried.empty() ? "" : ", ") + std::string(plane->name());
   }
   throw Error(ErrorKind::kPrecondition, "No data plane can run " + std::string(name_of(query.verb)) + " of " +

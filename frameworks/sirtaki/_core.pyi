@@ -120,6 +120,13 @@ def gpu_info() -> dict[str, str]:
 def statistics() -> dict[str, int]:
     """Counters since init: batches, tensors, bytes, messages, cache_hits, cache_misses, idle_wakeups."""
 
+def plane_uses() -> dict[str, int]:
+    """How often each data plane was chosen since init, by its name, in alphabetical order: "shm" (all ranks of the
+    group share memory), "two-level" (ranks of each host do), "mpi", "point-to-point", ..."""
+
+def control() -> str:
+    """What carries control messages: "shm" or "mpi"."""
+
 def question() -> bool:
     """Blocks without the GIL until the engine wants this process's Python stacks (True) or shuts down (False)."""
 

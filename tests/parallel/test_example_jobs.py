@@ -216,7 +216,8 @@ def test_collective_benchmark(tmp_path: Path) -> None:
     assert all(name in text for name in gradients["ways"])
     assert text.count("Ranks: 2 on ") == 1 and facts["size"] == 2 == sum(facts["hosts"].values())
     assert facts["versions"]["torch"] == torch.__version__
-    assert f"Sirtaki's data plane: {facts['data_plane']}\n" in text
+    assert (facts["data_plane"], facts["control"]) == ("shared memory", "shared memory")
+    assert "Sirtaki's data plane: shared memory; control: shared memory\n" in text
 
 
 def with_horovod(folder: Path, allreduce: str) -> jobs.Ended:
