@@ -1,0 +1,168 @@
+// Whole engines with fake GPUs, ranks as threads: submissions that are not there yet, results that are not there yet,
+// memory made on request, ranks that join, and errors that NCCL finds late.
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "engine.h"
+#include "fake_device.h"
+#include "fake_nccl.h"
+#include "plane/gpu.h"
+#include "plane/point_to_point.h"
+#include "transport/loopback.h"
+
+namespace sirtaki::contract {
+namespace {
+
+// A rank's program: its GPU, and the stream that it computes on.
+struct Rank {
+  Engine& engine;
+  FakeDevice& device;
+  Stream stream;
+  int rank;
+
+  // Asks for the collective when `value` is still to be written into the tensor.
+  std::shared_ptr<Work> submit(Verb verb, const std::string& name, std::vector<float>& tensor, float value,
+                               Allocate allocate = nullptr) {
+    device.call(stream, [&tensor, value] { std::fill(tensor.begin(), tensor.end(), value); });
+    Request request;
+    request.verb = verb;
+    request.name = name;
+    request.root = verb == Verb::kBroadcast ? 1 : -1;
+    request.tensors = {{DType::kFloat32, 0, {static_cast<std::int64_t>(tensor.size())}}};
+    void* out = allocate ? nullptr : tensor.data();
+    return engine.submit(0, std::move(request), {{tensor.data(), out}}, std::move(allocate), device.record(stream));
+  }
+
+  // What the tensor holds for whatever is queued on the stream after the wait, as a program would look.
+  float seen(const std::shared_ptr<Work>& work, const std::vector<float>& tensor) {
+    while (!work->wait()) {
+    }
+    work->result().there->hold_back(stream);
+    float value = 0;
+    device.call(stream, [&] { value = tensor.back(); });
+    device.record(stream)->block();
+    return value;
+  }
+};
+
+void run_ranks(int size, const std::string& operations, const std::function<void(Rank&)>& body) {
+  auto transports = make_loopback(size);
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r) {
+    threads.emplace_back([&, r] {
+      const auto device = make_fake_device({0, "fake " + std::to_string(r), "", std::size_t{1} << 40});
+      EngineOptions options;
+      options.program = "test";
+      options.say = [](const std::string&) {};
+      options.make_planes = [&](Transport& transport, const std::vector<int>&) {
+        GpuOptions gpus;
+        gpus.devices = [&](int) -> Device& {
+          use_fake_nccl(*device);  // on whichever thread does the engine's work
+          return *device;
+        };
+        gpus.usual = [] { return 0; };
+        gpus.load_nccl = [](std::string&) { return fake_nccl(); };
+        gpus.operations = operations;
+        gpus.tell = [](const std::string&) {};
+        DataPlanes planes;
+        planes.push_back(make_point_to_point_plane(transport));
+        planes.push_back(make_gpu_plane(transport, {planes[0].get()}, std::move(gpus)));
+        return planes;
+      };
+      try {
+        Engine engine(std::move(options), std::move(transports[static_cast<std::size_t>(r)]));
+        Rank rank{engine, *device, device->make_stream(), r};
+        body(rank);
+        engine.shutdown();
+        device->destroy(rank.stream);
+      } catch (const std::exception& error) {
+        std::fprintf(stderr, "rank %d of %d: %s\n", r, size, error.what());
+        std::_Exit(1);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void check_order(Rank& rank) {
+  for (int step = 0; step < 20; ++step) {
+    std::vector<std::vector<float>> tensors;
+    for (std::size_t i = 0; i < 10; ++i) tensors.emplace_back(100 + i * 70'000 / 9);
+    std::vector<std::shared_ptr<Work>> works;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const float value = static_cast<float>(rank.rank + 1) + static_cast<float>(step + static_cast<int>(i));
+      works.push_back(rank.submit(Verb::kAllreduce, "t" + std::to_string(i), tensors[i], value));
+    }
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const float right = 3.0F + 2.0F * static_cast<float>(step + static_cast<int>(i));
+      check(rank.seen(works[i], tensors[i]) == right, "sum of tensor " + std::to_string(i));
+    }
+  }
+}
+
+// The core asks for memory when it knows how much, and says on which stream it will be written.
+void check_made_results(Rank& rank) {
+  std::vector<float> own(3 + static_cast<std::size_t>(rank.rank));
+  std::vector<float> all;
+  Stream told = nullptr;
+  const auto work = rank.submit(Verb::kAllgather, "g", own, static_cast<float>(rank.rank + 5),
+                                [&](std::size_t, const Shape& shape, Stream stream) -> void* {
+                                  told = stream;
+                                  all.assign(static_cast<std::size_t>(shape[0]), -1.0F);
+                                  return all.data();
+                                });
+  check(rank.seen(work, all) == 6.0F && all.size() == 7 && all.front() == 5.0F, "gathered");
+  check(told != nullptr, "the stream of the plane");
+  std::vector<float> sent(9);
+  check(rank.seen(rank.submit(Verb::kBroadcast, "b", sent, static_cast<float>(rank.rank)), sent) == 1.0F, "broadcast");
+}
+
+void check_join(Rank& rank) {
+  std::vector<float> tensor(1000);
+  if (rank.rank == 0) check(rank.seen(rank.submit(Verb::kAllreduce, "j", tensor, 4.0F), tensor) == 4.0F, "joined");
+  Request join;
+  join.verb = Verb::kJoin;
+  const auto work = rank.engine.submit(0, std::move(join), {});
+  while (!work->wait()) {
+  }
+}
+
+// One rank's NCCL says that something is wrong with what was queued: the job fails with that on all ranks.
+void check_late_error(Rank& rank) {
+  std::vector<float> tensor(10);
+  rank.seen(rank.submit(Verb::kAllreduce, "good", tensor, 1.0F), tensor);
+  if (rank.rank == 0) break_fake_nccl(rank.device);
+  wait_until([&] {
+    try {
+      std::vector<float> again(10);
+      const auto work = rank.submit(Verb::kAllreduce, "late", again, 1.0F);
+      while (!work->wait()) {
+      }
+      work->result();
+      rank.device.record(rank.stream)->block();
+    } catch (const Error& error) {
+      rank.device.record(rank.stream)->block();
+      return std::string(error.what()).find("remote process exited") != std::string::npos;
+    }
+    return false;
+  });
+}
+
+}  // namespace
+}  // namespace sirtaki::contract
+
+int main() {
+  using namespace sirtaki::contract;
+  for (const std::string operations : {"", "mpi"}) {
+    run_ranks(2, operations, [](Rank& rank) {
+      check_order(rank);
+      check_made_results(rank);
+      check_join(rank);
+    });
+  }
+  run_ranks(2, "", check_late_error);
+}
