@@ -1,6 +1,7 @@
 """Keras 2 (tf_keras): every way of training equals a serial run on the joined batches."""
 
 import copy
+import functools
 
 import keras2_training as training
 import numpy as np
@@ -20,6 +21,11 @@ KINDS = {"new": NEW, "legacy": LEGACY}
 
 def momentum(kind=NEW, **options):
     return kind.SGD(0.1, momentum=0.9, **options)
+
+
+@functools.cache
+def serial(kind: str, momentum: float = 0.9) -> keras.Model:
+    return training.serial(lambda: KINDS[kind].SGD(0.1, momentum=momentum))
 
 
 @ranks(2)
@@ -67,7 +73,7 @@ class Custom(keras.Sequential):
 def test_other_ways_equal_serial(kind: str) -> None:
     """train_step, apply_gradients, minimize, aggregate_gradients, run_eagerly, steps_per_execution."""
     make = lambda: momentum(KINDS[kind])  # noqa: E731
-    expected = training.serial(make)
+    expected = serial(kind)
     for case in ({"cls": Custom}, {"run_eagerly": True}, {"steps_per_execution": 5}):
         training.check_equal(training.trained(hvd.DistributedOptimizer(make()), **case), expected)
     ways = ["apply", "minimize", "graph"] + ["aggregate"] * (kind == "new")
@@ -106,7 +112,7 @@ def apply_in(graph: bool, optimizer, pairs: list) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_options(kind: str) -> None:
     sgd = KINDS[kind].SGD
-    expected = training.serial(lambda: sgd(0.1))
+    expected = serial(kind, momentum=0.0)
     for options in ({"groups": 2, "op": hvd.Sum}, {"gradient_predivide_factor": 4.0, "name": "mine"}):
         rate = 0.1 / hvd.size() if options.get("op") == hvd.Sum else 0.1
         training.check_equal(training.trained(hvd.DistributedOptimizer(sgd(rate), **options)), expected)
@@ -266,7 +272,7 @@ def test_xla(caplog) -> None:
         model = training.trained(hvd.DistributedOptimizer(optimizer), jit_compile=True)
     assert "XLA cannot compile the collectives" in caplog.text
     assert optimizer.jit_compile
-    training.check_equal(model, training.serial(momentum))
+    training.check_equal(model, serial("new"))
 
 
 @ranks(2)

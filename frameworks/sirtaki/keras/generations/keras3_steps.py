@@ -95,29 +95,28 @@ class AveragedSteps(_Distributed):
         """Scales and histories of 8-bit floats: the largest of all ranks, so that variables stay equal."""
         attachment = attachment_of(self)
         if attachment.active() and not attachment.delegated:
-            largest = _largest(self, grads, vars)
-            grads = [largest.get(i, grad) for i, grad in enumerate(grads)]
-            if all(self._overwrite_variable_with_gradient(variable) for variable in vars):
+            values = _overwriting(self, grads, vars)
+            grads = [values.get(i, grad) for i, grad in enumerate(grads)]
+            if len(values) == len(grads):
                 attachment.reduced = True  # nothing else comes
         return super()._overwrite_variables_directly_with_gradients(grads, vars)
 
 
-def _largest(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> dict[int, Any]:
-    """By place, the new values of variables that are overwritten with their gradients; local ones keep their own."""
+def _overwriting(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> dict[int, Any]:
+    """By place, the values that variables are overwritten with: the largest of all ranks, but their own if local."""
     attachment = attachment_of(optimizer)
-    places = [
-        i
+    found = {
+        i: grad
         for i, (grad, variable) in enumerate(zip(grads, variables, strict=True))
-        if grad is not None
-        and optimizer._overwrite_variable_with_gradient(variable)
-        and key_of(optimizer, variable) not in attachment.local
-    ]
-    if not places:
-        return {}
-    options = attachment.options
-    name = f"{options.name or 'keras'}.overwrite"
-    largest = backends.load().reduce_max([grads[i] for i in places], name, options)
-    return dict(zip(places, largest, strict=True))
+        if grad is not None and optimizer._overwrite_variable_with_gradient(variable)
+    }
+    shared = [i for i in found if key_of(optimizer, variables[i]) not in attachment.local]
+    if shared:
+        options = attachment.options
+        name = f"{options.name or 'keras'}.overwrite"
+        largest = backends.load().reduce_max([grads[i] for i in shared], name, options)
+        found.update(zip(shared, largest, strict=True))
+    return found
 
 
 class AveragedOutside(_Distributed):
@@ -139,10 +138,10 @@ class AveragedOutside(_Distributed):
         variables = self._variables_of(grads, trainable_variables)
         if variables:
             grads = complete(self, grads, variables)
-            largest = _largest(self, grads, variables)
-            others = [None if i in largest else grad for i, grad in enumerate(grads)]
+            values = _overwriting(self, grads, variables)
+            others = [None if i in values else grad for i, grad in enumerate(grads)]
             grads = reduce_gradients(self, others, variables)
-            for i, value in largest.items():
+            for i, value in values.items():
                 grads[i] = value
         with inner_delegated(self):
             result = super().apply(grads, trainable_variables)
