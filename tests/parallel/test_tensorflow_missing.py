@@ -132,6 +132,22 @@ def test_later_traces_hold_to_the_first(rank_count):
 
 
 @ranks(2)
+def test_tensor_of_unknown_shape(rank_count):
+    """A source that is no variable, used on rank 0 only; both ranks trace once."""
+
+    @tf.function(input_signature=[tf.TensorSpec([None, None])])
+    def step(table):
+        with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
+            tape.watch(table)
+            loss = tf.reduce_sum(tf.gather(table, [1])) if hvd.rank() == 0 else tf.constant(0.0)
+        return tape.gradient(loss, table)
+
+    for columns in (2, 3):
+        slices = step(tf.ones([8, columns]))
+        assert slices.indices.numpy().tolist() == [1] and slices.values.numpy().tolist() == [[0.5] * columns]
+
+
+@ranks(2)
 def test_what_was_agreed_goes_with_the_variables(rank_count):
     def build():
         variable = tf.Variable(tf.ones([2, 2]))

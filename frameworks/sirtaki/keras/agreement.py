@@ -10,7 +10,7 @@ from sirtaki.agreement import NONE as NONE
 from sirtaki.agreement import SPARSE as SPARSE
 from sirtaki.agreement import agreed_kinds as agreed_kinds
 
-_WORDS = {NONE: "none", SPARSE: "a sparse one", DENSE: "a dense one"}
+_WORDS = {NONE: "no gradient", SPARSE: "a sparse gradient", DENSE: "a dense gradient"}
 
 
 class Agreements(agreement.Agreements):
@@ -22,8 +22,8 @@ class Agreements(agreement.Agreements):
         for name, own, common in zip(names, kinds, agreed, strict=True):
             if own > common:
                 raise RuntimeError(
-                    f"{name} has {_WORDS[own]} of gradients, while in the first step the ranks together had "
-                    f"{_WORDS[common]}. The compiled step of the other ranks does not reduce it; use "
-                    "run_eagerly=True, or a new DistributedOptimizer on every rank"
+                    f"{name} has {_WORDS[own]}, while in the first step the ranks together had {_WORDS[common]}. The "
+                    "compiled step of the other ranks does not reduce it; use run_eagerly=True, or a new "
+                    "DistributedOptimizer on every rank"
                 )
         return agreed

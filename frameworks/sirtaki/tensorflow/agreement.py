@@ -86,5 +86,7 @@ def _rows(grad: Any, source: Any) -> tf.IndexedSlices:
     """All rows of a dense gradient, or none where there is no gradient."""
     shape = tf.shape(source, tf.int64)
     if grad is None:
-        return tf.IndexedSlices(tf.zeros([0, *source.shape[1:]], source.dtype), tf.zeros([0], tf.int64), shape)
+        values = tf.zeros(tf.concat([[0], shape[1:]], 0), source.dtype)
+        values.set_shape([0, *source.shape[1:]] if source.shape.rank else None)
+        return tf.IndexedSlices(values, tf.zeros([0], tf.int64), shape)
     return tf.IndexedSlices(tf.convert_to_tensor(grad), tf.range(shape[0]), shape)
