@@ -179,5 +179,12 @@ def test_parameter_check_finds_drift(rank_count, monkeypatch):
         hvd.check_parameters(list(model.named_parameters()))
     hvd.broadcast_parameters(model.state_dict(), 0)
     hvd.check_parameters(model.state_dict())
+    other = make_model()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(other.parameters(), 0.1), op=hvd.Adasum)
+    train(other, optimizer, part_of, 2)
+    with torch.no_grad():
+        other[2].weight[0, 0, 0, 0] += 1e-6 * hvd.rank()
+    with pytest.raises(hvd.HorovodInternalError, match=r"after step 4 the parameter noname\.0\.2 "):
+        train(other, optimizer, part_of, 2)
     with pytest.raises(hvd.HorovodInternalError, match=r"numbers of parameters: \[1, 2\]"):
         hvd.check_parameters([torch.zeros(2)] * (1 + hvd.rank()))
