@@ -62,3 +62,27 @@ def test_buckets_of_gradients(rank_count, monkeypatch):
         with pytest.raises(AssertionError, match="computed more than backward_passes_per_step"):
             loss_of(model, hvd.rank(), 0, "bc").backward()
         hvd.barrier()
+
+
+@ranks(2)
+def test_a_bucket_lies_alike_on_all_ranks(rank_count, monkeypatch):
+    monkeypatch.setattr(buckets, "_is_on_gpu", lambda parameter: True)
+    torch.manual_seed(2)
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Conv2d(4, 4, 3))
+    model = model.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    compression = hvd.Compression.fp16
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), compression=compression)
+    weight = model[0].weight
+    for step in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(1, 3, 8, 8) * (hvd.rank() + 1 + step)).square().mean().backward()
+        assert weight.grad.is_contiguous(memory_format=torch.channels_last)
+        both = hvd.allgather(weight.grad.contiguous().reshape(1, -1))
+        assert torch.equal(both[0], both[1]) and both[0].abs().max() > 0
+        optimizer.step()
+    if hvd.rank() == 1:
+        model.to(memory_format=torch.contiguous_format)
+    optimizer.zero_grad()
+    with pytest.raises(hvd.HorovodInternalError, match="shape differs"):
+        model(torch.ones(1, 3, 8, 8)).square().mean().backward()

@@ -34,7 +34,7 @@ from sirtaki.runtime import (
     start_timeline,
     stop_timeline,
 )
-from sirtaki.torch.capture import capture
+from sirtaki.torch.captured import capture
 from sirtaki.torch.collectives.allgather import (
     allgather,
     allgather_async,

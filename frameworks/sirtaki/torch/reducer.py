@@ -212,7 +212,7 @@ class GradientReducer:
 
     def _submit(self, unit: Unit, wires: Sequence[Wire | FlatWire]) -> Any:
         name = unit.name if not unit.times else f"{unit.name}.pass{unit.times + 1}"
-        descriptors = [wire.descriptor for wire in wires]
+        descriptors = [descriptor for wire in wires for descriptor in wire.descriptors]
         if direct.active is not None:
             if self._group != 0:
                 raise RuntimeError("a step can be captured only if its gradients are reduced over all ranks")
@@ -319,7 +319,7 @@ class GradientReducer:
             slot.reduced = weakref.ref(slot.parameter.grad)
             return
         flat, unit.flat = unit.flat, None
-        work.wait(stream_of([(flat or unit.slots[0].wire).descriptor]))
+        work.wait(stream_of((flat or unit.slots[0].wire).descriptors))
         if flat is not None:
             flat.put_back()
         for slot in unit.slots:

@@ -17,17 +17,17 @@ HOST = -1
 DTYPE_NUMBERS: dict[torch.dtype, int] = {
     getattr(torch, name): number for name, number in core.DTYPES.items() if hasattr(torch, name)
 }
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 _PLAIN_DISPATCH = torch.Tensor.__torch_dispatch__
 
 
 def device_number(tensor: torch.Tensor) -> int:
     """-1 for host memory, otherwise the GPU's number; ValueError for other devices."""
-    device = tensor.device
-    if device.type == "cpu":
+    if tensor.is_cuda:
+        return tensor.get_device()
+    if tensor.is_cpu:
         return HOST
-    if device.type == "cuda":
-        return device.index
-    raise ValueError(f"tensors must be on cpu or cuda, got one on {device} (shape {tuple(tensor.shape)})")
+    raise ValueError(f"tensors must be on cpu or cuda, got one on {tensor.device} (shape {tuple(tensor.shape)})")
 
 
 def check_tensor(tensor: Any, what: str = "tensor") -> int:
@@ -39,7 +39,7 @@ def check_tensor(tensor: Any, what: str = "tensor") -> int:
     number = DTYPE_NUMBERS.get(tensor.dtype)
     if number is None:
         raise ValueError(f"Tensor type {tensor.dtype} is not supported.")
-    if type(tensor).__torch_dispatch__ is not _PLAIN_DISPATCH:
+    if type(tensor) not in _PLAIN_TYPES and type(tensor).__torch_dispatch__ is not _PLAIN_DISPATCH:
         raise ValueError(f"{what} must be a plain torch.Tensor, got a {type(tensor).__qualname__}")
     if not tensor.is_contiguous() or tensor.is_neg():
         raise ValueError(
@@ -58,7 +58,8 @@ def check_tensors(tensors: Any) -> list[torch.Tensor]:
         raise ValueError("a grouped call takes at least one tensor, got an empty list")
     for number, tensor in enumerate(listed):
         check_tensor(tensor, f"tensors[{number}]")
-    if len({device_number(tensor) for tensor in listed}) > 1:
+    first = device_number(listed[0])
+    if any(device_number(tensor) != first for tensor in listed):
         devices = sorted({str(tensor.device) for tensor in listed})
         raise SirtakiInternalError(f"the tensors of a grouped call must be on one device, got {devices}")
     return listed

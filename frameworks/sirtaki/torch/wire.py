@@ -4,6 +4,8 @@ elsewhere.
 
 from __future__ import annotations
 
+import itertools
+import zlib
 from collections.abc import Sequence
 
 import torch
@@ -33,7 +35,7 @@ def _storage_order(grad: torch.Tensor) -> tuple[int, ...] | None:
 class Wire:
     """One gradient on its way. `put_back` ends it: afterwards the gradient holds the reduced values."""
 
-    __slots__ = ("_compression", "_ctx", "_grad", "descriptor", "tensor")
+    __slots__ = ("_compression", "_ctx", "_grad", "descriptors", "tensor")
 
     def __init__(self, grad: torch.Tensor, compression: type[Compressor]) -> None:
         self._grad = grad
@@ -48,7 +50,7 @@ class Wire:
         if number is None:
             raise ValueError(f"a gradient of type {self.tensor.dtype} is not supported")
         address = self.tensor.data_ptr()
-        self.descriptor: Descriptor = (address, address, number, shape, device_number(self.tensor))
+        self.descriptors: list[Descriptor] = [(address, address, number, shape, device_number(self.tensor))]
 
     def _copy(self, grad: torch.Tensor) -> None:
         with torch.no_grad():
@@ -67,29 +69,41 @@ class Wire:
             self._grad.copy_(self._compression.decompress(self.tensor, self._ctx).reshape(self._grad.shape))
 
 
+def _is_dense(grad: torch.Tensor) -> bool:
+    layout, _ = _CHANNELS_LAST.get(grad.dim(), (torch.contiguous_format, ()))
+    return grad.is_contiguous() or grad.is_contiguous(memory_format=layout)
+
+
 class FlatWire:
     """Several gradients on their way as one tensor of another dtype: one launch casts all, one brings them back."""
 
-    __slots__ = ("_grads", "_views", "descriptor", "tensor")
+    __slots__ = ("_grads", "_views", "descriptors", "tensor")
 
     @staticmethod
     def suits(grads: Sequence[torch.Tensor], compression: type[Compressor]) -> bool:
-        """Whether all of them are cast by the compression and lie in the order of their shape."""
+        """Whether all of them are cast by the compression, and lie in some order of dimensions without gaps."""
         if not (isinstance(compression, type) and issubclass(compression, CastCompressor)):
             return False
         return all(
-            grad.dtype.is_floating_point and grad.dtype != compression.wire and grad.is_contiguous() for grad in grads
+            grad.dtype.is_floating_point and grad.dtype != compression.wire and _is_dense(grad) for grad in grads
         )
 
     def __init__(self, grads: Sequence[torch.Tensor], compression: type[CastCompressor]) -> None:
         self._grads = [grad.detach() for grad in grads]
         self.tensor = torch.empty(sum(g.numel() for g in grads), dtype=compression.wire, device=grads[0].device)
-        parts = self.tensor.split([grad.numel() for grad in grads])
-        self._views = [part.view(grad.shape) for part, grad in zip(parts, grads, strict=True)]
+        starts = itertools.accumulate((grad.numel() for grad in grads), initial=0)
+        self._views = [
+            self.tensor.as_strided(g.shape, g.stride(), start) for g, start in zip(grads, starts, strict=False)
+        ]
         torch._foreach_copy_(self._views, self._grads)
-        address, shape = self.tensor.data_ptr(), (self.tensor.numel(),)
-        number = DTYPE_NUMBERS[compression.wire]
-        self.descriptor: Descriptor = (address, address, number, shape, device_number(self.tensor))
+        address, number = self.tensor.data_ptr(), DTYPE_NUMBERS[compression.wire]
+        # Ranks whose gradients lie in other orders would add up what does not belong together. The second tensor has no
+        # elements, but a shape that tells such ranks apart.
+        layout = zlib.crc32(repr([(grad.shape, grad.stride()) for grad in grads]).encode())
+        shapes = ((self.tensor.numel(),), (0, layout))
+        self.descriptors: list[Descriptor] = [
+            (address, address, number, shape, device_number(self.tensor)) for shape in shapes
+        ]
 
     def put_back(self) -> None:
         """Writes the reduced values into the gradients."""
