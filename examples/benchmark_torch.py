@@ -78,13 +78,15 @@ class Benchmark:
             self.gradients = [
                 torch.zeros_like(parameter, memory_format=torch.contiguous_format) for parameter in model.parameters()
             ]
+        if self.arguments.capture:
+            return self.captured(model, optimizer)
         computed = [0.0]  # when the first layer had its gradient: what backward does after that is wait for other ranks
         first = next(model.parameters())
         first.register_post_accumulate_grad_hook(lambda _: computed.__setitem__(0, time.perf_counter()))
 
         def train() -> float:
             optimizer.zero_grad()
-            self.loss(model).backward()
+            self.loss(model, self.images, self.labels).backward()
             waited = time.perf_counter() - computed[0]
             optimizer.step()
             # Adasum waits within step(); a GPU works on while the host goes ahead.
@@ -92,14 +94,34 @@ class Benchmark:
 
         return train
 
+    def captured(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], float]:
+        import sirtaki.torch
+
+        def step(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = self.loss(model, images, labels)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        graph = sirtaki.torch.capture(step, self.images, self.labels, optimizer=optimizer, warmup=11)
+
+        def train() -> float:
+            graph(self.images, self.labels)
+            return math.nan
+
+        return train
+
     def model(self) -> torch.nn.Module:
         model = make_model(self.arguments.model).to(self.place)
         return model.to(memory_format=torch.channels_last) if self.arguments.channels_last else model
 
-    def loss(self, model: torch.nn.Module) -> torch.Tensor:
+    def loss(self, model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         dtype = getattr(torch, self.arguments.dtype)
-        with torch.autocast(self.place.type, dtype, enabled=dtype != torch.float32):
-            return F.cross_entropy(model(self.images), self.labels)
+        # What autocast keeps from one use of a weight to the next would be made outside a graph.
+        keeps = not self.arguments.capture
+        with torch.autocast(self.place.type, dtype, enabled=dtype != torch.float32, cache_enabled=keeps):
+            return F.cross_entropy(model(images), labels)
 
     def peers(self) -> dict[str, Callable[[], float]]:
         """PyTorch's DistributedDataParallel, in its defaults and with the options that make it fastest."""
@@ -119,7 +141,7 @@ class Benchmark:
 
         def train() -> float:
             optimizer.zero_grad()
-            self.loss(ddp).backward()
+            self.loss(ddp, self.images, self.labels).backward()
             optimizer.step()
             return math.nan
 

@@ -54,6 +54,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("--image-size", type=count, default=224, help="height and width of an image")
     add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="autocast, if a shorter one")
     add("--channels-last", action="store_true", default=False, help="images and weights with channels last")
+    add("--capture", action="store_true", default=False, help="each step as one CUDA graph (not DDP's)")
     add("--num-warmup-batches", type=count, default=10, help="batches that are not timed")
     add("--num-batches-per-iter", type=count, default=10, help="batches of one timed iteration")
     add("--num-iters", type=count, default=10, help="timed iterations")
@@ -83,6 +84,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         for flag, given in (
             ("--dtype", arguments.dtype != "float32"),
             ("--channels-last", arguments.channels_last),
+            ("--capture", arguments.capture),
             ("--compare ddp", arguments.compare == "ddp"),
         ):
             if given:

@@ -10,6 +10,7 @@ import torch
 from sirtaki import exchange
 from sirtaki.native import core
 from sirtaki.torch import direct
+from sirtaki.torch.optimizer import ReducedSteps
 
 
 class CapturedStep:
@@ -141,7 +142,8 @@ def capture(
         raise ValueError("capture takes example inputs on the GPU")
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     captured = CapturedStep(step, inputs, optimizers)
-    if core.is_initialized() and core.size() > 1:
+    reduces = any(isinstance(entry, ReducedSteps) for entry in optimizers)
+    if reduces and core.is_initialized() and core.size() > 1:
         captured._reduction = direct.connect(inputs[0].device.index)
     captured._record(max(warmup, 1))
     return captured
