@@ -11,18 +11,18 @@ from ranks import ranks
 import sirtaki.keras as hvd
 
 
+def several(wrap=lambda optimizer: optimizer) -> keras.Optimizer:
+    first, rest = wrap(training.sgd(clipnorm=0.05)), wrap(keras.optimizers.Adam(0.01))
+    return keras.optimizers.MultiOptimizer(lambda variable: first if variable.ndim == 4 else rest)
+
+
 @ranks(2)
 @pytest.mark.skipif(not hasattr(keras.optimizers, "MultiOptimizer"), reason="came with Keras 3.13")
 @pytest.mark.parametrize("inside", [False, True])
 def test_several_optimizers_in_one(inside: bool) -> None:
     """inside: the inner ones are distributed too, and leave the reduction to the outer one."""
-
-    def make(wrap=lambda optimizer: optimizer):
-        first, rest = wrap(training.sgd(clipnorm=0.05)), wrap(keras.optimizers.Adam(0.01))
-        return keras.optimizers.MultiOptimizer(lambda variable: first if variable.ndim == 4 else rest)
-
-    optimizer = hvd.DistributedOptimizer(make(hvd.DistributedOptimizer) if inside else make())
-    training.check_equal(training.trained(optimizer), training.serial(make))
+    optimizer = hvd.DistributedOptimizer(several(hvd.DistributedOptimizer) if inside else several())
+    training.check_equal(training.trained(optimizer), training.serial(several))
 
 
 @ranks(2)
