@@ -20,7 +20,9 @@ constexpr std::array<std::size_t, 3> kSlotBytes = {512 << 10, 128 << 10, 64 << 1
 constexpr std::size_t kPieceBytes = std::size_t{64} << 10;  // stays in a core's cache while it is handed around
 constexpr std::size_t kPieceBytesOfMany = std::size_t{128} << 10;
 constexpr std::size_t kManyBytes = std::size_t{1} << 20;  // from here on there are pieces enough to fill the pipeline
-constexpr std::size_t kOneShotBytes = std::size_t{2} << 10;
+// What two ranks add up in one shot; more ranks, which each read all others' elements, less.
+constexpr std::size_t kOneShotBytes = std::size_t{4} << 10;
+constexpr std::size_t kOneShotBytesOfMany = std::size_t{2} << 10;
 constexpr std::int64_t kLine = 64;
 
 std::byte* at(void* base, std::int64_t index, std::size_t size) {
@@ -53,7 +55,8 @@ class ShmPlane final : public DataPlane {
 
   Task allreduce(Reduction reduction, std::span<const Segment> segments) override {
     const std::size_t bytes = total_bytes(segments, size_of(reduction.dtype));
-    if (bytes <= kOneShotBytes) return shm_allreduce_at_once(channel_, reduction, segments, inputs_);
+    if (bytes <= (size_ == 2 ? kOneShotBytes : kOneShotBytesOfMany))
+      return shm_allreduce_at_once(channel_, reduction, segments, inputs_);
     return shm_allreduce_in_pieces(channel_, reduction, segments, piece_bytes(bytes));
   }
 

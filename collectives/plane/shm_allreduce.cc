@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "plane/fold.h"
@@ -112,30 +113,65 @@ class PieceReducer {
   std::vector<const std::byte*> inputs_;  // of the ranks, for one run
 };
 
+// One small batch, as one rank sees it.
+struct AtOnce {
+  ShmChannel& channel;
+  Reduction reduction;
+  std::span<const Segment> segments;
+  std::span<const std::byte*> inputs;
+  std::uint64_t turn;
+
+  std::size_t bytes(const Segment& segment) const {
+    return static_cast<std::size_t>(segment.count) * size_of(reduction.dtype);
+  }
+
+  void copy_in() const {
+    std::byte* to = channel.slot(channel.rank(), turn);
+    for (const Segment& segment : segments) {
+      if (segment.count > 0) std::memcpy(to, segment.in, bytes(segment));
+      to += bytes(segment);
+    }
+    channel.say_written(turn);
+  }
+
+  // When all have written.
+  void reduce() const {
+    channel.know_all_done_before(turn);  // whoever has written in this turn has left the one before
+    std::size_t offset = 0;
+    for (const Segment& segment : segments) {
+      for (int r = 0; r < channel.size(); ++r) inputs[static_cast<std::size_t>(r)] = channel.slot(r, turn) + offset;
+      inputs[static_cast<std::size_t>(channel.rank())] = static_cast<const std::byte*>(segment.in);
+      fold(reduction, inputs, static_cast<std::byte*>(segment.out), segment.count);
+      offset += bytes(segment);
+    }
+    channel.note_done(turn);
+    channel.fetch_own_slot(turn + 1, offset);
+  }
+};
+
+Task write_and_reduce(AtOnce batch, PendingPtr may_write) {
+  co_await std::move(may_write);
+  batch.copy_in();
+  co_await batch.channel.all_written(batch.turn);
+  batch.reduce();
+}
+
+Task reduce_later(AtOnce batch, PendingPtr all_written) {
+  co_await std::move(all_written);
+  batch.reduce();
+}
+
 }  // namespace
 
+// A coroutine only if a rank keeps us waiting: making one takes about as long as the hand-over.
 Task shm_allreduce_at_once(ShmChannel& channel, Reduction reduction, std::span<const Segment> segments,
                            std::span<const std::byte*> inputs) {
-  const std::size_t item = size_of(reduction.dtype);
-  const std::uint64_t turn = channel.take_turns(1);
-  co_await channel.may_write(turn);
-  std::byte* to = channel.slot(channel.rank(), turn);
-  for (const Segment& segment : segments) {
-    const std::size_t bytes = static_cast<std::size_t>(segment.count) * item;
-    if (bytes > 0) std::memcpy(to, segment.in, bytes);
-    to += bytes;
-  }
-  channel.say_written(turn);
-  co_await channel.all_written(turn);
-  channel.know_all_done_before(turn);  // whoever has written in this turn has left the one before
-  std::size_t offset = 0;
-  for (const Segment& segment : segments) {
-    for (int r = 0; r < channel.size(); ++r) inputs[static_cast<std::size_t>(r)] = channel.slot(r, turn) + offset;
-    inputs[static_cast<std::size_t>(channel.rank())] = static_cast<const std::byte*>(segment.in);
-    fold(reduction, inputs, static_cast<std::byte*>(segment.out), segment.count);
-    offset += static_cast<std::size_t>(segment.count) * item;
-  }
-  channel.note_done(turn);
+  const AtOnce batch{channel, reduction, segments, inputs, channel.take_turns(1)};
+  if (PendingPtr wait = channel.may_write(batch.turn)) return write_and_reduce(batch, std::move(wait));
+  batch.copy_in();
+  if (PendingPtr wait = channel.all_written(batch.turn)) return reduce_later(batch, std::move(wait));
+  batch.reduce();
+  return {};
 }
 
 // A pipeline of three stages: while a piece is copied in, the one before is reduced and the one before that copied out.

@@ -21,6 +21,17 @@ constexpr std::chrono::microseconds kSpin{20};
 constexpr int kLooks = 32;                        // between two looks at the clock
 constexpr std::chrono::milliseconds kCheck{100};  // how often a rank that does not come is suspected to be dead
 
+constexpr std::size_t kLine = 64;
+
+// Compilers do not use the instruction by themselves: a processor from before it ignores it.
+void prefetch_to_write(const std::byte* address) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*address));
+#else
+  __builtin_prefetch(address, 1);
+#endif
+}
+
 void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -136,6 +147,11 @@ void ShmChannel::wake_others() {
 
 std::byte* ShmChannel::slot(int rank, std::uint64_t turn) const {
   return slots_ + (static_cast<std::size_t>(rank) * kSlots + turn % kSlots) * slot_size_;
+}
+
+void ShmChannel::fetch_own_slot(std::uint64_t turn, std::size_t bytes) const {
+  const std::byte* const begin = slot(rank_, turn);
+  for (std::size_t offset = 0; offset < bytes; offset += kLine) prefetch_to_write(begin + offset);
 }
 
 PendingPtr ShmChannel::may_write(std::uint64_t turn) const {

@@ -38,6 +38,9 @@ class ShmChannel {
   int size() const { return size_; }
   std::size_t slot_size() const { return slot_size_; }
   std::byte* slot(int rank, std::uint64_t turn) const;
+  // Brings the first bytes of this rank's slot into this core's cache, so that the next turn need not wait for others
+  // to give them up; the program goes on meanwhile.
+  void fetch_own_slot(std::uint64_t turn, std::size_t bytes) const;
   // Are there as many cores for these ranks as there are ranks? The same on all of them.
   bool cores_are_free() const { return cores_are_free_; }
   // Does whoever hands over wake whom it concerns?
