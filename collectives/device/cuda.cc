@@ -137,8 +137,7 @@ class CudaDevice final : public Device {
   }
 
   void destroy(Stream stream) override {
-    const Current current(*driver_, context_);
-    driver_->check(driver_->StreamDestroy(stream), "cuStreamDestroy");
+    release([&] { driver_->StreamDestroy(stream); });
   }
 
   EventPtr record(Stream stream) override {
@@ -161,11 +160,8 @@ class CudaDevice final : public Device {
     const int result = driver_->MemAlloc(&memory, bytes);
     if (result == kCuOutOfMemory) return {};
     driver_->check(result, "cuMemAlloc");
-    return {reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(memory)), bytes, [this](std::byte* data) {
-              if (data == nullptr) return;
-              const Current freeing(*driver_, context_);
-              driver_->MemFree(address(data));
-            }};
+    auto* data = reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(memory));
+    return {data, bytes, [this](std::byte* old) { release([&] { driver_->MemFree(address(old)); }); }};
   }
 
   DeviceMemory allocate_pinned(std::size_t bytes) override {
@@ -174,11 +170,8 @@ class CudaDevice final : public Device {
     const int result = driver_->MemHostAlloc(&memory, bytes, kCuHostPortable);
     if (result == kCuOutOfMemory) return {};
     driver_->check(result, "cuMemHostAlloc");
-    return {static_cast<std::byte*>(memory), bytes, [this](std::byte* data) {
-              if (data == nullptr) return;
-              const Current freeing(*driver_, context_);
-              driver_->MemFreeHost(data);
-            }};
+    auto* data = static_cast<std::byte*>(memory);
+    return {data, bytes, [this](std::byte* old) { release([&] { driver_->MemFreeHost(old); }); }};
   }
 
   void copy(void* out, const void* in, std::size_t bytes, Stream stream) override {
@@ -212,6 +205,16 @@ class CudaDevice final : public Device {
   }
 
  private:
+  // When the process ends the driver may go before the last owner; then there is nothing left to give back.
+  template <typename Call>
+  void release(const Call& call) noexcept {
+    try {
+      const Current current(*driver_, context_);
+      call();
+    } catch (const Error&) {
+    }
+  }
+
   // Whether the compiler works with this GPU and driver shows when it has made a kernel.
   void make_kernels() {
     auto compiler = find_compiler_(lacks_kernels_);

@@ -54,7 +54,14 @@ NcclCollectives::NcclCollectives(std::shared_ptr<const NcclLibrary> library, Dev
     : library_(std::move(library)), device_(device), stream_(stream), members_(members) {}
 
 NcclCollectives::~NcclCollectives() {
-  if (comm_ == nullptr) return;
+  try {
+    if (comm_ != nullptr) leave();
+  } catch (const Error&) {
+    // The GPU, or its driver at the end of the process, has gone before.
+  }
+}
+
+void NcclCollectives::leave() {
   const NcclCalls& calls = library_->calls;
   const auto limit = std::chrono::steady_clock::now() + kFarewell;
   int state = kNcclSuccess;

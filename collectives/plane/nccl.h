@@ -49,6 +49,7 @@ class NcclCollectives {
   struct Packed;
   using Calls = std::function<void()>;
 
+  void leave();
   PendingPtr group(const Calls& calls);
   PendingPtr settled();
   int operation(const Reduction& reduction, double factor);

@@ -63,6 +63,7 @@ struct Comm {
 
 std::mutex worlds_mutex;
 std::map<std::string, std::shared_ptr<World>> worlds;
+std::vector<std::unique_ptr<Comm>> comms;  // kept to the end: calls that are still queued refer to them
 std::set<FakeDevice*> broken;
 int ids = 0;
 thread_local FakeDevice* device_of_thread = nullptr;
@@ -162,7 +163,7 @@ int comm_init(NcclComm* comm, int size, NcclUniqueId id, int rank, NcclConfig* c
   std::shared_ptr<World>& world = worlds[id.bytes];
   if (world == nullptr) world = std::make_shared<World>();
   world->size = size;
-  auto* made = new Comm;
+  Comm* made = comms.emplace_back(std::make_unique<Comm>()).get();
   made->world = world;
   made->device = device_of_thread;
   made->rank = rank;

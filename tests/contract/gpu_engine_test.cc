@@ -139,11 +139,7 @@ void check_late_error(Rank& rank) {
   wait_until([&] {
     try {
       std::vector<float> again(10);
-      const auto work = rank.submit(Verb::kAllreduce, "late", again, 1.0F);
-      while (!work->wait()) {
-      }
-      work->result();
-      rank.device.record(rank.stream)->block();
+      rank.seen(rank.submit(Verb::kAllreduce, "late", again, 1.0F), again);
     } catch (const Error& error) {
       rank.device.record(rank.stream)->block();
       return std::string(error.what()).find("remote process exited") != std::string::npos;

@@ -45,7 +45,7 @@ from sirtaki.torch.units import (
     rows_of,
     zeros_of,
 )
-from sirtaki.torch.wire import FlatWire, Wire
+from sirtaki.torch.wire import AnyWire, FlatWire, InPlace, Wire
 
 _ALLREDUCE = core.VERBS["allreduce"]
 
@@ -191,14 +191,10 @@ class GradientReducer:
         if len(unit.slots) == 1 and not self._options.sparse_as_dense and self._send_sparse(unit):
             return
         grads = [self._grad_to_send(slot) for slot in unit.slots]
-        if unit.bucket and FlatWire.suits(grads, self._options.compression):
-            unit.flat = FlatWire(grads, self._options.compression)
-            wires = [unit.flat]
-        else:
-            wires = [Wire(grad, self._options.compression) for grad in grads]
-            for slot, wire in zip(unit.slots, wires, strict=True):
-                slot.wire = wire
-        unit.work = self._submit(unit, wires)
+        compression = self._options.compression
+        joint = (InPlace.of(grads, compression) or FlatWire.of(grads, compression)) if unit.bucket else None
+        unit.wires = [joint] if joint is not None else [Wire(grad, compression) for grad in grads]
+        unit.work = self._submit(unit, unit.wires)
         unit.times += 1
         unit.state = SENT
 
@@ -210,13 +206,13 @@ class GradientReducer:
             grad = slot.parameter.grad = grad.detach().to_dense().contiguous()
         return grad
 
-    def _submit(self, unit: Unit, wires: Sequence[Wire | FlatWire]) -> Any:
+    def _submit(self, unit: Unit, wires: Sequence[AnyWire]) -> Any:
         name = unit.name if not unit.times else f"{unit.name}.pass{unit.times + 1}"
         descriptors = [descriptor for wire in wires for descriptor in wire.descriptors]
         if direct.active is not None:
             if self._group != 0:
                 raise RuntimeError("a step can be captured only if its gradients are reduced over all ranks")
-            nbytes = sum(wire.tensor.nbytes for wire in wires)
+            nbytes = sum(tensor.nbytes for wire in wires for tensor in wire.tensors)
             return direct.active.send(name, descriptors, nbytes, (self._op, self._prescale, self._postscale))
         return core.submit(
             _ALLREDUCE,
@@ -227,7 +223,7 @@ class GradientReducer:
             self._postscale,
             process_set=self._group,
             site=self._site,
-            keep=[wire.tensor for wire in wires],
+            keep=[wire.tensors for wire in wires],
             stream=stream_of(descriptors) or 0,
         )
 
@@ -318,14 +314,11 @@ class GradientReducer:
             slot.parameter.grad = reduction.result().to(slot.parameter.dtype)
             slot.reduced = weakref.ref(slot.parameter.grad)
             return
-        flat, unit.flat = unit.flat, None
-        work.wait(stream_of((flat or unit.slots[0].wire).descriptors))
-        if flat is not None:
-            flat.put_back()
+        wires, unit.wires = unit.wires, []
+        work.wait(stream_of(wires[0].descriptors))
+        for wire in wires:
+            wire.put_back()
         for slot in unit.slots:
-            if flat is None:
-                slot.wire.put_back()
-            slot.wire = None
             grad = slot.parameter.grad
             slot.reduced = None if grad is None else weakref.ref(grad)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from sirtaki.torch.sparse import SparseReduction
-from sirtaki.torch.wire import FlatWire, Wire
+from sirtaki.torch.wire import AnyWire
 
 UNKNOWN, DENSE, SPARSE = range(3)  # what kind of gradient a parameter has; equal on all ranks
 OPEN, SENT, REDUCED, FILLED = range(4)  # a unit within one step; FILLED: reduced without a gradient of this rank
@@ -18,7 +18,7 @@ OPEN, SENT, REDUCED, FILLED = range(4)  # a unit within one step; FILLED: reduce
 class Slot:
     """One parameter."""
 
-    __slots__ = ("fired", "kind", "name", "parameter", "reduced", "sparse", "unit", "wire")
+    __slots__ = ("fired", "kind", "name", "parameter", "reduced", "sparse", "unit")
 
     def __init__(self, parameter: torch.Tensor, name: str) -> None:
         self.parameter = parameter
@@ -26,7 +26,6 @@ class Slot:
         self.kind = UNKNOWN
         self.fired = 0  # gradients accumulated since the last step
         self.unit: Unit
-        self.wire: Wire | None = None
         self.sparse: SparseReduction | None = None
         self.reduced: weakref.ref[torch.Tensor] | None = None  # the gradient as of the last reduction
 
@@ -34,13 +33,13 @@ class Slot:
 class Unit:
     """Slots that travel as one request: one parameter, a group that the user asked for, or a bucket of ours."""
 
-    __slots__ = ("bucket", "flat", "name", "ready", "slots", "state", "times", "work")
+    __slots__ = ("bucket", "name", "ready", "slots", "state", "times", "wires", "work")
 
     def __init__(self, slots: Sequence[Slot], name: str, bucket: bool = False) -> None:
         self.slots = slots
         self.name = name
         self.bucket = bucket
-        self.flat: FlatWire | None = None
+        self.wires: list[AnyWire] = []  # while under way
         self.state = OPEN
         self.ready = 0
         self.times = 0  # reductions in this step

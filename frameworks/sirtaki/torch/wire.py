@@ -35,7 +35,7 @@ def _storage_order(grad: torch.Tensor) -> tuple[int, ...] | None:
 class Wire:
     """One gradient on its way. `put_back` ends it: afterwards the gradient holds the reduced values."""
 
-    __slots__ = ("_compression", "_ctx", "_grad", "descriptors", "tensor")
+    __slots__ = ("_compression", "_ctx", "_grad", "descriptors", "tensor", "tensors")
 
     def __init__(self, grad: torch.Tensor, compression: type[Compressor]) -> None:
         self._grad = grad
@@ -51,6 +51,7 @@ class Wire:
             raise ValueError(f"a gradient of type {self.tensor.dtype} is not supported")
         address = self.tensor.data_ptr()
         self.descriptors: list[Descriptor] = [(address, address, number, shape, device_number(self.tensor))]
+        self.tensors = [self.tensor]
 
     def _copy(self, grad: torch.Tensor) -> None:
         with torch.no_grad():
@@ -69,6 +70,34 @@ class Wire:
             self._grad.copy_(self._compression.decompress(self.tensor, self._ctx).reshape(self._grad.shape))
 
 
+class InPlace:
+    """Several gradients on their way as they are."""
+
+    __slots__ = ("descriptors", "tensors")
+
+    @staticmethod
+    def of(grads: Sequence[torch.Tensor], compression: type[Compressor]) -> InPlace | None:
+        """None if one of them has to be copied."""
+        if compression is not NoneCompressor:
+            return None
+        device = device_number(grads[0])
+        descriptors: list[Descriptor] = []
+        for grad in grads:
+            shape, number = _storage_order(grad), DTYPE_NUMBERS.get(grad.dtype)
+            if shape is None or number is None:
+                return None
+            address = grad.data_ptr()
+            descriptors.append((address, address, number, shape, device))
+        return InPlace(grads, descriptors)
+
+    def __init__(self, grads: Sequence[torch.Tensor], descriptors: list[Descriptor]) -> None:
+        self.tensors = grads
+        self.descriptors = descriptors
+
+    def put_back(self) -> None:
+        """Nothing: they were reduced where they lie."""
+
+
 def _is_dense(grad: torch.Tensor) -> bool:
     layout, _ = _CHANNELS_LAST.get(grad.dim(), (torch.contiguous_format, ()))
     return grad.is_contiguous() or grad.is_contiguous(memory_format=layout)
@@ -77,34 +106,35 @@ def _is_dense(grad: torch.Tensor) -> bool:
 class FlatWire:
     """Several gradients on their way as one tensor of another dtype: one launch casts all, one brings them back."""
 
-    __slots__ = ("_grads", "_views", "descriptors", "tensor")
+    __slots__ = ("_grads", "_views", "descriptors", "tensors")
 
     @staticmethod
-    def suits(grads: Sequence[torch.Tensor], compression: type[Compressor]) -> bool:
-        """Whether all of them are cast by the compression, and lie in some order of dimensions without gaps."""
+    def of(grads: Sequence[torch.Tensor], compression: type[Compressor]) -> FlatWire | None:
+        """None unless all of them are cast by the compression, and lie in some order of dimensions without gaps."""
         if not (isinstance(compression, type) and issubclass(compression, CastCompressor)):
-            return False
-        return all(
-            grad.dtype.is_floating_point and grad.dtype != compression.wire and _is_dense(grad) for grad in grads
-        )
+            return None
+        suit = all(g.dtype.is_floating_point and g.dtype != compression.wire and _is_dense(g) for g in grads)
+        return FlatWire(grads, compression) if suit else None
 
     def __init__(self, grads: Sequence[torch.Tensor], compression: type[CastCompressor]) -> None:
         self._grads = [grad.detach() for grad in grads]
-        self.tensor = torch.empty(sum(g.numel() for g in grads), dtype=compression.wire, device=grads[0].device)
+        flat = torch.empty(sum(g.numel() for g in grads), dtype=compression.wire, device=grads[0].device)
+        self.tensors = [flat]
         starts = itertools.accumulate((grad.numel() for grad in grads), initial=0)
-        self._views = [
-            self.tensor.as_strided(g.shape, g.stride(), start) for g, start in zip(grads, starts, strict=False)
-        ]
+        self._views = [flat.as_strided(g.shape, g.stride(), start) for g, start in zip(grads, starts, strict=False)]
         torch._foreach_copy_(self._views, self._grads)
-        address, number = self.tensor.data_ptr(), DTYPE_NUMBERS[compression.wire]
+        address, number = flat.data_ptr(), DTYPE_NUMBERS[compression.wire]
         # Ranks whose gradients lie in other orders would add up what does not belong together. The second tensor has no
         # elements, but a shape that tells such ranks apart.
         layout = zlib.crc32(repr([(grad.shape, grad.stride()) for grad in grads]).encode())
-        shapes = ((self.tensor.numel(),), (0, layout))
+        shapes = ((flat.numel(),), (0, layout))
         self.descriptors: list[Descriptor] = [
-            (address, address, number, shape, device_number(self.tensor)) for shape in shapes
+            (address, address, number, shape, device_number(flat)) for shape in shapes
         ]
 
     def put_back(self) -> None:
         """Writes the reduced values into the gradients."""
         torch._foreach_copy_(self._grads, self._views)
+
+
+AnyWire = Wire | InPlace | FlatWire
