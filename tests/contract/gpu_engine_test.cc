@@ -137,8 +137,8 @@ void check_late_error(Rank& rank) {
   rank.seen(rank.submit(Verb::kAllreduce, "good", tensor, 1.0F), tensor);
   if (rank.rank == 0) break_fake_nccl(rank.device);
   wait_until([&] {
+    std::vector<float> again(10);
     try {
-      std::vector<float> again(10);
       rank.seen(rank.submit(Verb::kAllreduce, "late", again, 1.0F), again);
     } catch (const Error& error) {
       rank.device.record(rank.stream)->block();
