@@ -424,15 +424,22 @@ void Engine::on_finished(int group, Submission& submission, Result result, const
     const std::lock_guard lock(mutex_);
     const auto set = sets_.find(group);
     if (set != sets_.end()) set->second.names.erase({submission.request.name, submission.request.sequence});
-    // Ranks have made unequal numbers of calls when all have joined, and begin to count anew.
-    if (submission.request.verb == Verb::kJoin && error == nullptr && set != sets_.end())
-      std::ranges::fill(set->second.counters, 0);
   }
   if (error != nullptr) {
     submission.work->fail(*error);
   } else {
     submission.work->finish(std::move(result));
   }
+}
+
+// Ranks have made unequal numbers of calls when all have joined, and begin to count anew: once, since a thread that
+// goes on may call again before another one learns that its join has ended.
+void Engine::on_all_joined(int group, const std::vector<Submission>& joins) {
+  const std::lock_guard lock(mutex_);
+  const auto set = sets_.find(group);
+  if (set == sets_.end()) return;
+  for (const Submission& join : joins) set->second.names.erase({join.request.name, join.request.sequence});
+  std::ranges::fill(set->second.counters, 0);
 }
 
 void Engine::on_process_set(const Agreement& agreement, std::optional<Submission> submission) {

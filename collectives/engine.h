@@ -121,6 +121,7 @@ class Engine final : private GroupOwner {
   ProcessSet& set_for(int group, const Request& request);
 
   void on_finished(int group, Submission& submission, Result result, const Error* error) override;
+  void on_all_joined(int group, const std::vector<Submission>& joins) override;
   void on_process_set(const Agreement& agreement, std::optional<Submission> submission) override;
   void on_asked_for_stacks(int group) override;
   void say(const std::string& line) override;

@@ -168,10 +168,12 @@ void Group::refuse(const Refusal& refusal) {
 }
 
 void Group::finish_joins(int last) {
-  for (Submission& submission : std::exchange(joins_, {})) {
+  const std::vector<Submission> joins = std::exchange(joins_, {});
+  owner_.on_all_joined(options_.id, joins);
+  for (const Submission& submission : joins) {
     Result result;
     result.value = last;
-    owner_.on_finished(options_.id, submission, std::move(result), nullptr);
+    submission.work->finish(std::move(result));
   }
 }
 

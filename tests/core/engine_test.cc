@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <future>
 #include <numeric>
 #include <random>
 
@@ -503,6 +504,29 @@ void numbers_start_anew_when_all_have_joined() {
     data[0] = 1.0F;
     wait(allreduce(engine, data, ""));
     check_equal(data[0], 2.0F, "sum after join");
+  });
+  // Two threads of rank 0 have joined; the first goes on before the second learns that all have.
+  std::promise<void> joined;
+  run_ranks(2, [&joined](Engine& engine, int rank) {
+    std::vector<float> data(1, 1.0F);
+    std::vector<float> next(1, 1.0F);
+    std::shared_ptr<Work> early;
+    if (rank == 0) {
+      const auto first = plain(engine, Verb::kJoin);
+      const auto second = plain(engine, Verb::kJoin);
+      first->then([&](Work&) { early = allreduce(engine, data, ""); });
+      joined.set_value();
+      wait(second);
+    } else {
+      joined.get_future().wait();
+      wait(allreduce(engine, data, "alone"));
+      wait(plain(engine, Verb::kJoin));
+      early = allreduce(engine, data, "");
+    }
+    wait(allreduce(engine, next, ""));
+    wait(early);
+    check_equal(data[0], 2.0F, "the first sum after join");
+    check_equal(next[0], 2.0F, "the second sum after join");
   });
 }
 
