@@ -79,6 +79,11 @@ def check_equal(
     compare(parts, [parameter.name for parameter in parameters], when)
 
 
+def setting() -> str:
+    """What the variable holds, unchecked; "0" without it. Must be equal on all ranks, which init sees to."""
+    return os.environ.get(VARIABLE, os.environ.get("HOROVOD_CHECK_PARAMETERS", "")).strip() or "0"
+
+
 class ParameterCheck:
     """Counts the updates of one optimizer."""
 
@@ -89,7 +94,7 @@ class ParameterCheck:
     @classmethod
     def from_environment(cls) -> ParameterCheck | None:
         """None unless the variable holds a number above 0; ValueError if it holds anything else."""
-        text = os.environ.get(VARIABLE, os.environ.get("HOROVOD_CHECK_PARAMETERS", "")).strip() or "0"
+        text = setting()
         if not text.isdecimal():
             raise ValueError(f"{VARIABLE} must be a number of steps, got {text!r}")
         return cls(int(text)) if int(text) else None

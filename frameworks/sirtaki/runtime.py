@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from sirtaki import agreement, ending, gpu_libraries, launchers, mpi_library, naming, process_sets, stacks
+from sirtaki import agreement, ending, gpu_libraries, launchers, mpi_library, naming, parameter_check, process_sets, stacks
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, bind_existing, bind_global, register_at_init, unbind_all
 from sirtaki.version import __version__
@@ -67,7 +67,10 @@ def _mpi_libraries() -> list[str]:
 
 
 def _identity(dynamic: bool) -> str:
-    return f"Sirtaki {__version__} ({platform.machine()}), dynamic process sets {'on' if dynamic else 'off'}"
+    return (
+        f"Sirtaki {__version__} ({platform.machine()}), dynamic process sets {'on' if dynamic else 'off'}, "
+        f"{parameter_check.VARIABLE}={parameter_check.setting()}"
+    )
 
 
 def _checked_process_sets(value: Sequence[ProcessSet] | str | None) -> tuple[list[ProcessSet], bool]:

@@ -161,13 +161,16 @@ def test_only_one_of_several_announced():
 def test_ranks_with_other_settings_are_refused():
     body = """
 import os
-os.environ["SIRTAKI_DYNAMIC_PROCESS_SETS"] = os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK"))
+mine = os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK"))
+os.environ["SIRTAKI_DYNAMIC_PROCESS_SETS"] = os.environ["SIRTAKI_CHECK_PARAMETERS"] = mine
 import sirtaki as hvd
 hvd.init()
 """
     ended = jobs.run_script(2, body)
     assert ended.code not in (0, None), ended.output
-    assert "dynamic process sets on" in ended.output and "dynamic process sets off" in ended.output, ended.output
+    for number, dynamic in enumerate(("off", "on")):
+        expected = f"dynamic process sets {dynamic}, SIRTAKI_CHECK_PARAMETERS={number}"
+        assert expected in ended.output, ended.output
 
 
 def test_cost_of_being_there():
