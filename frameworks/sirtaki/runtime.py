@@ -8,7 +8,17 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from sirtaki import agreement, ending, gpu_libraries, launchers, mpi_library, naming, parameter_check, process_sets, stacks
+from sirtaki import (
+    agreement,
+    ending,
+    gpu_libraries,
+    launchers,
+    mpi_library,
+    naming,
+    parameter_check,
+    process_sets,
+    stacks,
+)
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, bind_existing, bind_global, register_at_init, unbind_all
 from sirtaki.version import __version__
