@@ -84,6 +84,8 @@ DataPlanes make_planes(Transport& transport, const std::vector<int>& hosts, bool
   planes.push_back(make_point_to_point_plane(transport));
   std::vector<DataPlane*> host_planes;
   for (const auto& plane : planes) host_planes.push_back(plane.get());
+  const MpiCommunicator& mpi = dynamic_cast<const MpiTransport&>(transport.base()).communicator();
+  if (mpi.mpi().takes_gpu_memory()) gpus.mpi = &mpi;
   planes.push_back(make_gpu_plane(transport, std::move(host_planes), std::move(gpus)));
   return planes;
 }

@@ -84,7 +84,7 @@ py::bytes unique_id() {
 std::tuple<bool, bool, std::string> agree_on_cards(const std::vector<PyCard>& cards) {
   std::vector<GpuCard> converted;
   for (const auto& [identity, nccl, lacks_nccl, lacks_kernels] : cards) {
-    converted.push_back({identity, nccl, lacks_nccl, lacks_kernels});
+    converted.push_back({identity, nccl, lacks_nccl, lacks_kernels, false});
   }
   const GpuAgreement agreement = agree_on_gpus(converted, "");
   return {agreement.nccl, agreement.kernels, agreement.why_not};

@@ -7,6 +7,7 @@
 
 #include "error.h"
 #include "plane/gpu_agreement.h"
+#include "plane/mpi_gpu.h"
 #include "plane/nccl.h"
 #include "plane/staged.h"
 
@@ -38,6 +39,8 @@ class GpuPlane final : public DataPlane {
     co_await prepare();
     if (nccl_ != nullptr && nccl_->can_reduce(reduction)) {
       co_await nccl_->allreduce(reduction, segments);
+    } else if (mpi_ != nullptr && mpi_->can_reduce(reduction, 0)) {
+      co_await mpi_->allreduce(reduction, segments);
     } else {
       std::int64_t longest = 0;
       for (const Segment& segment : segments) longest = std::max(longest, segment.count);
@@ -49,6 +52,8 @@ class GpuPlane final : public DataPlane {
     co_await prepare();
     if (nccl_ != nullptr) {
       co_await nccl_->broadcast(root, element_size, segments);
+    } else if (mpi_ != nullptr) {
+      co_await mpi_->broadcast(root, element_size, segments);
     } else {
       co_await staged().broadcast({.verb = Verb::kBroadcast, .dtype = DType::kUint8}, root, element_size, segments);
     }
@@ -58,6 +63,8 @@ class GpuPlane final : public DataPlane {
     co_await prepare();
     if (nccl_ != nullptr) {
       co_await nccl_->allgather(element_size, spread);
+    } else if (mpi_ != nullptr && mpi_->can_move(bytes_)) {
+      co_await mpi_->allgather(element_size, spread);
     } else {
       co_await staged().allgather({.verb = Verb::kAllgather, .dtype = DType::kUint8}, element_size, spread);
     }
@@ -67,6 +74,8 @@ class GpuPlane final : public DataPlane {
     co_await prepare();
     if (nccl_ != nullptr && nccl_->can_reduce(reduction)) {
       co_await nccl_->reducescatter(reduction, spread);
+    } else if (mpi_ != nullptr && mpi_->can_reduce(reduction, bytes_)) {
+      co_await mpi_->reducescatter(reduction, spread);
     } else {
       co_await staged().reducescatter(query(Verb::kReducescatter, reduction, 0), reduction, spread);
     }
@@ -76,6 +85,8 @@ class GpuPlane final : public DataPlane {
     co_await prepare();
     if (nccl_ != nullptr) {
       co_await nccl_->alltoall(element_size, exchange);
+    } else if (mpi_ != nullptr && mpi_->can_move(bytes_)) {
+      co_await mpi_->alltoall(element_size, exchange);
     } else {
       co_await staged().alltoall({.verb = Verb::kAlltoall, .dtype = DType::kUint8, .bytes = bytes_}, element_size,
                                  exchange);
@@ -101,6 +112,7 @@ class GpuPlane final : public DataPlane {
   bool prepared_ = false;
   std::unique_ptr<StagedCollectives> staged_;
   std::unique_ptr<NcclCollectives> nccl_;
+  std::unique_ptr<MpiGpuCollectives> mpi_;
   std::int64_t bytes_ = 0;  // of the batch
   EventPtr last_;
   bool aborted_ = false;
@@ -115,6 +127,7 @@ GpuPlane::~GpuPlane() {
     }
     if (last_ != nullptr && !last_->reached() && nccl_ != nullptr) nccl_->abort();  // other ranks are gone
     nccl_.reset();
+    mpi_.reset();
     staged_.reset();
     device_->destroy(stream_);
   } catch (const Error&) {
@@ -144,7 +157,7 @@ void GpuPlane::begin(const StreamPosition& position) {
 // Before the first collective.
 Task GpuPlane::prepare() {
   if (std::exchange(prepared_, true)) co_return;
-  GpuCard own{device_->identity(), "", "", device_->lacks_kernels()};
+  GpuCard own{device_->identity(), "", "", device_->lacks_kernels(), options_.mpi != nullptr};
   std::shared_ptr<const NcclLibrary> library;
   NcclUniqueId id{};
   if (options_.operations != "mpi") {
@@ -161,7 +174,11 @@ Task GpuPlane::prepare() {
     throw Error(ErrorKind::kPrecondition, "SIRTAKI_GPU_OPERATIONS=nccl cannot be done: " + agreement.refusal);
   }
   if (!agreement.why_not.empty() && transport_.rank() == 0) {
-    options_.tell("GPU tensors travel by way of host memory instead of NCCL: " + agreement.why_not);
+    options_.tell(std::string("GPU tensors travel ") + (agreement.mpi ? "by MPI" : "by way of host memory") +
+                  " instead of NCCL: " + agreement.why_not);
+  }
+  if (!agreement.nccl && agreement.mpi) {
+    mpi_ = std::make_unique<MpiGpuCollectives>(*options_.mpi, *device_, stream_, agreement.kernels);
   }
   if (!agreement.nccl) co_return;
   const NcclMembers members{transport_.rank(), transport_.size(), agreement.id, agreement.kernels};

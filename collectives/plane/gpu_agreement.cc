@@ -28,6 +28,7 @@ Letter letter_of(const GpuCard& card) {
   for (const std::string* text : {&card.identity, &card.nccl, &card.lacks_nccl, &card.lacks_kernels}) {
     write_text(writer, *text);
   }
+  writer.number(card.mpi ? 1 : 0);
   return seal(writer);
 }
 
@@ -35,6 +36,7 @@ GpuCard card_of(const Letter& letter) {
   Reader reader(letter);
   GpuCard card;
   for (std::string* text : {&card.identity, &card.nccl, &card.lacks_nccl, &card.lacks_kernels}) *text = reader.text();
+  card.mpi = reader.below(2) == 1;
   return card;
 }
 
@@ -42,6 +44,7 @@ Letter letter_of(const GpuAgreement& agreement) {
   Writer writer;
   writer.number(agreement.nccl ? 1 : 0);
   writer.number(agreement.kernels ? 1 : 0);
+  writer.number(agreement.mpi ? 1 : 0);
   write_text(writer, agreement.why_not);
   write_text(writer, agreement.refusal);
   writer.text({agreement.id.bytes, sizeof(agreement.id.bytes)});
@@ -53,6 +56,7 @@ GpuAgreement agreement_of(const Letter& letter) {
   GpuAgreement agreement;
   agreement.nccl = reader.below(2) == 1;
   agreement.kernels = reader.below(2) == 1;
+  agreement.mpi = reader.below(2) == 1;
   agreement.why_not = reader.text();
   agreement.refusal = reader.text();
   const std::string id = reader.text();
@@ -82,8 +86,11 @@ std::string obstacle(const std::vector<GpuCard>& cards) {
 
 GpuAgreement agree_on_gpus(const std::vector<GpuCard>& cards, const std::string& wish) {
   GpuAgreement agreement;
-  agreement.kernels = true;
-  for (const GpuCard& card : cards) agreement.kernels &= card.lacks_kernels.empty();
+  agreement.kernels = agreement.mpi = true;
+  for (const GpuCard& card : cards) {
+    agreement.kernels &= card.lacks_kernels.empty();
+    agreement.mpi &= card.mpi;
+  }
   if (wish == "mpi") return agreement;
   const std::string problem = obstacle(cards);
   agreement.nccl = problem.empty();

@@ -16,11 +16,13 @@ struct GpuCard {
   std::string nccl;           // version; empty: it has none
   std::string lacks_nccl;     // why
   std::string lacks_kernels;  // why; empty if it has them
+  bool mpi = false;           // its MPI takes GPU memory
 };
 
 struct GpuAgreement {
   bool nccl = false;
   bool kernels = false;
+  bool mpi = false;
   std::string why_not;  // neither NCCL nor told to do without
   std::string refusal;  // NCCL was asked for and cannot be had
   NcclUniqueId id{};    // made by rank 0

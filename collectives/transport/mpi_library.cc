@@ -33,6 +33,15 @@ std::string version_of(const SharedLibrary& library) {
   return version.substr(0, version.find_last_not_of(" \t\r\n") + 1);
 }
 
+// Open MPI and MPICH answer the first question, MPICH and its relatives the second; who answers none does not.
+bool takes_cuda_memory(const SharedLibrary& library) {
+  constexpr int kCuda = 0;
+  if (const auto query = reinterpret_cast<int (*)()>(library.symbol("MPIX_Query_cuda_support"))) return query() != 0;
+  const auto query = reinterpret_cast<int (*)(int, int*)>(library.symbol("MPIX_GPU_query_support"));
+  int supported = 0;
+  return query != nullptr && query(kCuda, &supported) == kMpiSuccess && supported != 0;
+}
+
 void require_all(const SymbolReader& symbols) {
   if (symbols.missing().empty()) return;
   std::string names;
@@ -44,7 +53,8 @@ template <typename Handle>
 LibraryPtr bind(const SharedLibrary& library, std::string version, MpiAbi<Handle> abi, SymbolReader& symbols) {
   const auto calls = read_mpi_calls<Handle>(symbols);
   require_all(symbols);
-  return std::make_shared<LoadedMpi<Handle>>(MpiOrigin{library.path(), std::move(version)}, abi, calls);
+  MpiOrigin origin{library.path(), std::move(version), [library] { return takes_cuda_memory(library); }};
+  return std::make_shared<LoadedMpi<Handle>>(std::move(origin), abi, calls);
 }
 
 // The standard interface says so itself; Open MPI's is told by its symbols, MPICH's only by the names of its family.

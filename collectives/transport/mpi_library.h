@@ -28,6 +28,9 @@ class MpiLibrary {
   virtual const std::string& path() const = 0;     // of the file, as the loader found it
   virtual const std::string& version() const = 0;  // MPI_Get_library_version's text
 
+  // Does it take pointers to GPU memory? As it says itself, once initialised.
+  virtual bool takes_gpu_memory() const = 0;
+
   virtual bool is_initialized() const = 0;
   virtual bool is_finalized() const = 0;
   virtual MpiThreads init(MpiThreads wanted) const = 0;  // what is provided

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -18,6 +19,7 @@ namespace sirtaki {
 struct MpiOrigin {
   std::string path;
   std::string version;
+  std::function<bool()> takes_gpu_memory;
 };
 
 template <typename Handle>
@@ -29,6 +31,8 @@ class LoadedMpi final : public MpiLibrary {
   std::string_view abi() const override { return abi_.name; }
   const std::string& path() const override { return origin_.path; }
   const std::string& version() const override { return origin_.version; }
+
+  bool takes_gpu_memory() const override { return origin_.takes_gpu_memory(); }
 
   bool is_initialized() const override {
     int flag = 0;

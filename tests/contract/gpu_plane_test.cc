@@ -13,6 +13,7 @@
 #include "fake_device.h"
 #include "fake_nccl.h"
 #include "half.h"
+#include "ordered_plane.h"
 #include "plane/gpu.h"
 #include "plane/gpu_agreement.h"
 #include "plane/point_to_point.h"
@@ -23,8 +24,6 @@
 
 namespace sirtaki::contract {
 namespace {
-
-using Memory = std::vector<std::byte>;
 
 struct Setup {
   std::string operations{};
@@ -44,70 +43,6 @@ struct Rank {
   std::string told;
   int rank = 0;
   int size = 0;
-};
-
-// Like a framework: what is to be sent is calculated on a stream and not there yet when the collective is asked for,
-// and results are looked at when the plane's last event has been reached.
-class Ordered final : public DataPlane {
- public:
-  explicit Ordered(Rank& rank) : rank_(rank) {}
-  std::string_view name() const override { return "ordered"; }
-  bool supports(const PlaneQuery& asked) const override {
-    PlaneQuery query = asked;
-    query.device = asked.device == kHostDevice ? 0 : kHostDevice;
-    return rank_.plane->supports(query);
-  }
-
-  Task allreduce(Reduction reduction, std::span<const Segment> segments) override {
-    for (const Segment& segment : segments) late(segment.in, segment.count, size_of(reduction.dtype));
-    begin();
-    co_await rank_.plane->allreduce(reduction, segments);
-    co_await reached(rank_.plane->end());
-  }
-  Task broadcast(int root, std::size_t element_size, std::span<const Segment> segments) override {
-    for (const Segment& segment : segments) {
-      if (rank_.rank == root) late(segment.in, segment.count, element_size);
-    }
-    begin();
-    co_await rank_.plane->broadcast(root, element_size, segments);
-    co_await reached(rank_.plane->end());
-  }
-  Task allgather(std::size_t element_size, const Spread& spread) override {
-    late(spread.in, spread.counts[static_cast<std::size_t>(rank_.rank)], element_size);
-    begin();
-    co_await rank_.plane->allgather(element_size, spread);
-    co_await reached(rank_.plane->end());
-  }
-  Task reducescatter(Reduction reduction, const Spread& spread) override {
-    std::int64_t total = 0;
-    for (const std::int64_t count : spread.counts) total += count;
-    late(spread.in, total, size_of(reduction.dtype));
-    begin();
-    co_await rank_.plane->reducescatter(reduction, spread);
-    co_await reached(rank_.plane->end());
-  }
-  Task alltoall(std::size_t element_size, const Exchange& exchange) override {
-    std::int64_t total = 0;
-    for (const std::int64_t count : exchange.send_counts) total += count;
-    late(exchange.in, total, element_size);
-    begin();
-    co_await rank_.plane->alltoall(element_size, exchange);
-    co_await reached(rank_.plane->end());
-  }
-
- private:
-  void late(const void* memory, std::int64_t count, std::size_t element_size) {
-    const std::size_t bytes = static_cast<std::size_t>(count) * element_size;
-    if (memory == nullptr || bytes == 0) return;
-    auto* place = static_cast<std::byte*>(const_cast<void*>(memory));
-    Memory right(place, place + bytes);
-    std::memset(place, 0x55, bytes);
-    rank_.device->call(rank_.stream,
-                       [place, right = std::move(right)] { std::memcpy(place, right.data(), right.size()); });
-  }
-  void begin() { rank_.plane->begin({0, {rank_.device->record(rank_.stream)}, 0}); }
-
-  Rank& rank_;
 };
 
 void on_ranks(int size, const Setup& setup, const std::function<void(Rank&)>& body) {
@@ -150,7 +85,7 @@ void on_ranks(int size, const Setup& setup, const std::function<void(Rank&)>& bo
 
 void check_suite(const Setup& setup, int size) {
   on_ranks(size, setup, [](Rank& rank) {
-    Ordered plane(rank);
+    OrderedPlane plane(*rank.plane, *rank.device, rank.stream, rank.rank);
     check_plane_briefly(plane, rank.rank, rank.size);
   });
 }
@@ -158,7 +93,7 @@ void check_suite(const Setup& setup, int size) {
 // The bits of what goes by way of the host are those of the host's plane, in any order of sizes and verbs.
 void check_bits_by_host(const Setup& setup, int size) {
   on_ranks(size, setup, [](Rank& rank) {
-    Ordered plane(rank);
+    OrderedPlane plane(*rank.plane, *rank.device, rank.stream, rank.rank);
     std::mt19937 random(7);
     for (int i = 0; i < 60; ++i) {
       RandomOperation operation(plane, rank.rank, rank.size, random);

@@ -4,6 +4,9 @@
 #include <vector>
 
 #include "check.h"
+#include "fake_device.h"
+#include "ordered_plane.h"
+#include "plane/gpu.h"
 #include "plane/mpi.h"
 #include "plane/two_level.h"
 #include "plane_suite.h"
@@ -53,6 +56,24 @@ void check_mpi(MpiCommunicator communicator) {
   check_plane(*plane, transport.rank(), transport.size());
 }
 
+// As if MPI took GPU memory, which that of a fake GPU is.
+void check_gpu_memory(MpiCommunicator communicator) {
+  check(!communicator.mpi().takes_gpu_memory(), "this MPI takes GPU memory: run the tests on GPUs, too");
+  MpiTransport transport(std::move(communicator));
+  const auto device = make_fake_device();
+  const Stream stream = device->make_stream();
+  GpuOptions options;
+  options.devices = [&](int) -> Device& { return *device; };
+  options.mpi = &transport.communicator();
+  options.operations = "mpi";
+  {
+    const auto plane = make_gpu_plane(transport, {}, std::move(options));  // no plane for the host to fall back to
+    OrderedPlane ordered(*plane, *device, stream, transport.rank());
+    check_plane_briefly(ordered, transport.rank(), transport.size());
+  }
+  device->destroy(stream);
+}
+
 // As if the first two ranks shared a host and the others another.
 void check_two_levels(MpiCommunicator communicator) {
   MpiTransport transport(std::move(communicator));
@@ -100,6 +121,7 @@ void run(const std::string& path) {
     const int size = world.size();
     check_bad_arguments(session, size);
     check_mpi(std::move(world));
+    if (size < 3) check_gpu_memory(session.world());
     if (size > 2) check_two_levels(session.world());
     check_of_ranks(session, rank, size);
     check_lives(session);
