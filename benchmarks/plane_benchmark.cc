@@ -94,21 +94,34 @@ std::vector<double> measure(const Job& job, const std::vector<Operation>& ways, 
   return medians;
 }
 
-void pin(int rank) {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  CPU_SET(static_cast<std::size_t>(rank % sysconf(_SC_NPROCESSORS_ONLN)), &cores);
-  sched_setaffinity(0, sizeof(cores), &cores);
+// That this process may use.
+std::vector<std::size_t> allowed_cores() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  sched_getaffinity(0, sizeof(allowed), &allowed);
+  std::vector<std::size_t> cores;
+  for (std::size_t core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &allowed)) cores.push_back(core);
+  }
+  return cores;
+}
+
+void pin(int rank, const std::vector<std::size_t>& cores) {
+  cpu_set_t own;
+  CPU_ZERO(&own);
+  CPU_SET(cores[static_cast<std::size_t>(rank) % cores.size()], &own);
+  sched_setaffinity(0, sizeof(own), &own);
 }
 
 void run(MpiSession& session, std::int64_t largest, double seconds, bool pinned) {
   MpiTransport transport(session.world());
   const Job job{transport.rank(), transport.size(), seconds};
-  if (pinned) pin(job.rank);
+  const std::vector<std::size_t> cores = allowed_cores();
+  if (pinned) pin(job.rank, cores);
   std::string why;
   const auto plane = make_shm_plane(transport, why);
   if (plane == nullptr) throw std::runtime_error(why);
-  const bool cores_are_free = job.size <= sysconf(_SC_NPROCESSORS_ONLN);
+  const bool cores_are_free = job.size <= static_cast<int>(cores.size());
   const std::vector<Operation> ways = {[](float* data, std::int64_t count) {
                                          MPI_Allreduce(MPI_IN_PLACE, data, static_cast<int>(count), MPI_FLOAT, MPI_SUM,
                                                        MPI_COMM_WORLD);
