@@ -33,7 +33,7 @@ std::string hear_from(Transport& transport, int rank) {
   return text.data();
 }
 
-std::string first_failure(Transport& transport, const std::string& own, bool names_rank) {
+std::string first_failure(Transport& transport, const std::string& own) {
   if (transport.rank() != 0) {
     send(transport, 0, own);
     return hear_from(transport, 0);
@@ -41,8 +41,7 @@ std::string first_failure(Transport& transport, const std::string& own, bool nam
   std::string first;
   for (int rank = 0; rank < transport.size(); ++rank) {
     const std::string theirs = rank == 0 ? own : hear_from(transport, rank);
-    if (!first.empty() || theirs.empty()) continue;
-    first = names_rank ? theirs : "rank " + std::to_string(rank) + ": " + theirs;
+    if (first.empty() && !theirs.empty()) first = "rank " + std::to_string(rank) + ": " + theirs;
   }
   tell_all(transport, first);
   return first;

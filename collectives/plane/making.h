@@ -12,7 +12,7 @@ void tell_all(Transport& transport, const std::string& text);
 std::string hear_from(Transport& transport, int rank);
 
 // Collective: what failed on the lowest rank where something did (there `own` is not empty), the same on all ranks;
-// empty if nothing did. Names the rank, unless the text does.
-std::string first_failure(Transport& transport, const std::string& own, bool names_rank = false);
+// empty if nothing did.
+std::string first_failure(Transport& transport, const std::string& own);
 
 }  // namespace sirtaki

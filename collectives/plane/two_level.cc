@@ -147,7 +147,7 @@ std::unique_ptr<DataPlane> make_two_level_plane(Transport& transport, const std:
   for (const std::size_t slot : kSlotBytes) sizes.push_back(ShmChannel::segment_size(host->size(), slot));
   std::string failure;
   auto segment = ShmSegment::make(*host, sizes, failure);
-  why = first_failure(transport, failure);
+  why = first_failure(transport, failure.empty() ? "" : "on its host, local " + failure);
   if (!why.empty()) return nullptr;
   ShmChannel channel(std::move(segment), *host, levels.host);
   // As wide as any wire, and a cache line for where a slice begins.

@@ -84,6 +84,8 @@ int main() {
     on_ranks(size, check_shm_plane);
   }
   using Hosts = std::vector<int>;
+  check(sirtaki::has_two_levels({0, 0, 1}), "two hosts, one with two ranks");
+  check(!sirtaki::has_two_levels({0, 1, 2}) && !sirtaki::has_two_levels({0, 0}), "one level");
   for (const Hosts& hosts : {Hosts{0, 0, 1, 1}, Hosts{0, 1, 0, 1, 0, 1}, Hosts{0, 0, 0, 1}, Hosts{0, 1, 1, 2},
                              Hosts{0, 0, 0, 0}, Hosts{0, 1, 2}}) {
     check_two_levels(hosts);
