@@ -8,7 +8,7 @@
 #include "kernels.h"
 #include "plane/mpi_types.h"
 #include "plane/pieces.h"
-#include "plane/staged.h"
+#include "plane/staging_rooms.h"
 
 namespace sirtaki {
 namespace {

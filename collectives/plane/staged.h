@@ -3,23 +3,21 @@
 // directions run beside the collective.
 #pragma once
 
-#include <array>
-#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "device/device.h"
 #include "plane/data_plane.h"
+#include "plane/staging_rooms.h"
 
 namespace sirtaki {
 
 class StagedCollectives {
  public:
   // `stream`: work before is ordered before these collectives, and work after them after their results.
-  StagedCollectives(Device& device, Stream stream, int rank, std::vector<DataPlane*> host_planes);
-  ~StagedCollectives();
-  StagedCollectives(const StagedCollectives&) = delete;
-  StagedCollectives& operator=(const StagedCollectives&) = delete;
+  StagedCollectives(Device& device, Stream stream, int rank, std::vector<DataPlane*> host_planes)
+      : device_(device), stream_(stream), rank_(rank), host_planes_(std::move(host_planes)), rooms_(device, stream) {}
 
   // As in DataPlane, on GPU memory. The query says what the host planes are asked for.
   Task allreduce(PlaneQuery query, Reduction reduction, std::span<const Segment> segments);
@@ -29,32 +27,13 @@ class StagedCollectives {
   Task alltoall(PlaneQuery query, std::size_t element_size, const Exchange& exchange);
 
  private:
-  struct Copy;
-  struct Step;
-  struct Room;
-  static constexpr std::size_t kRooms = 3;
-
   DataPlane& host_plane(PlaneQuery query) const;
-  Task run(std::vector<Step> steps, std::size_t element_size);
-  void fetch(const Step& step, Room& room, std::size_t element_size);
-  void put_back(const Step& step, Room& room, std::size_t element_size);
-  void move(std::span<const Copy> copies, Room& room, std::size_t element_size, bool to_host, Stream stream);
-  bool packs(std::span<const Copy> copies, Room& room);
-  static std::byte* place_of(const Copy& copy, const DeviceMemory& packed, std::size_t element_size);
-  static Copy span_of(std::span<const Copy> copies, const Room& room, std::size_t element_size);
-  void make_room(Room& room, std::size_t bytes);
 
   Device& device_;
   Stream stream_;
-  Stream to_host_;
-  Stream to_device_;
   int rank_;
   std::vector<DataPlane*> host_planes_;
-  std::unique_ptr<std::array<Room, kRooms>> rooms_;
-  bool busy_ = false;
+  StagingRooms rooms_;
 };
-
-// Something to await: the point is reached.
-PendingPtr reached(EventPtr event);
 
 }  // namespace sirtaki

@@ -161,8 +161,10 @@ int comm_init(NcclComm* comm, int size, NcclUniqueId id, int rank, NcclConfig* c
   if (config->blocking != 0 || config->magic != 0xcafebeef || config->size != sizeof(NcclConfig)) return kInvalidUsage;
   const std::lock_guard lock(worlds_mutex);
   std::shared_ptr<World>& world = worlds[id.bytes];
-  if (world == nullptr) world = std::make_shared<World>();
-  world->size = size;
+  if (world == nullptr) {
+    world = std::make_shared<World>();
+    world->size = size;
+  }
   Comm* made = comms.emplace_back(std::make_unique<Comm>()).get();
   made->world = world;
   made->device = device_of_thread;

@@ -7,7 +7,7 @@
 
 #include "fake_device.h"
 #include "plane/data_plane.h"
-#include "plane/staged.h"
+#include "plane/staging_rooms.h"
 
 namespace sirtaki::contract {
 
