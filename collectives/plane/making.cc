@@ -20,6 +20,16 @@ void send(Transport& transport, int to, const std::string& value) {
   wait_for(transport.send_data(to, kTag, std::as_bytes(std::span(text))));
 }
 
+void send(Transport& transport, int to, const std::size_t& value) {
+  wait_for(transport.send_data(to, kTag, std::as_bytes(std::span(&value, 1))));
+}
+
+std::size_t receive(Transport& transport, int from) {
+  std::size_t value = 0;
+  wait_for(transport.receive_data(from, kTag, std::as_writable_bytes(std::span(&value, 1))));
+  return value;
+}
+
 }  // namespace
 
 void tell_all(Transport& transport, const std::string& text) {
@@ -45,6 +55,16 @@ std::string first_failure(Transport& transport, const std::string& own) {
   }
   tell_all(transport, first);
   return first;
+}
+
+std::size_t least_of_all(Transport& transport, std::size_t own) {
+  if (transport.rank() != 0) {
+    send(transport, 0, own);
+    return receive(transport, 0);
+  }
+  for (int rank = 1; rank < transport.size(); ++rank) own = std::min(own, receive(transport, rank));
+  for (int rank = 1; rank < transport.size(); ++rank) send(transport, rank, own);
+  return own;
 }
 
 }  // namespace sirtaki

@@ -1,6 +1,7 @@
-// What ranks tell each other while a plane is made: short texts, by way of rank 0. All calls block.
+// What ranks tell each other while a plane is made, by way of rank 0. All calls block.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "transport/transport.h"
@@ -14,5 +15,8 @@ std::string hear_from(Transport& transport, int rank);
 // Collective: what failed on the lowest rank where something did (there `own` is not empty), the same on all ranks;
 // empty if nothing did.
 std::string first_failure(Transport& transport, const std::string& own);
+
+// Collective: the least of what the ranks give.
+std::size_t least_of_all(Transport& transport, std::size_t own);
 
 }  // namespace sirtaki

@@ -45,8 +45,13 @@ Levels levels_of(int rank, const std::vector<int>& hosts) {
 
 class TwoLevelPlane final : public DataPlane {
  public:
-  TwoLevelPlane(std::unique_ptr<Transport> host, ShmChannel channel, Rails rails, int leaders)
-      : host_(std::move(host)), channel_(std::move(channel)), rails_(std::move(rails)), leaders_(leaders) {}
+  // Pieces have up to `slot_bytes` on all hosts.
+  TwoLevelPlane(std::unique_ptr<Transport> host, ShmChannel channel, std::size_t slot_bytes, Rails rails, int leaders)
+      : host_(std::move(host)),
+        channel_(std::move(channel)),
+        slot_bytes_(slot_bytes),
+        rails_(std::move(rails)),
+        leaders_(leaders) {}
 
   std::string_view name() const override { return "two-level"; }
 
@@ -67,11 +72,12 @@ class TwoLevelPlane final : public DataPlane {
     co_return;
   }
   std::size_t piece_bytes(std::size_t batch_bytes) const {
-    return std::clamp(batch_bytes / kPieces, std::min(kSmallestPiece, channel_.slot_size()), channel_.slot_size());
+    return std::clamp(batch_bytes / kPieces, std::min(kSmallestPiece, slot_bytes_), slot_bytes_);
   }
 
   std::unique_ptr<Transport> host_;
   ShmChannel channel_;
+  std::size_t slot_bytes_;
   Rails rails_;
   int leaders_;
 };
@@ -150,10 +156,12 @@ std::unique_ptr<DataPlane> make_two_level_plane(Transport& transport, const std:
   why = first_failure(transport, failure.empty() ? "" : "on its host, local " + failure);
   if (!why.empty()) return nullptr;
   ShmChannel channel(std::move(segment), *host, levels.host);
+  const std::size_t slot_bytes = least_of_all(transport, channel.slot_size());
   // As wide as any wire, and a cache line for where a slice begins.
-  const std::size_t room = (channel.slot_size() / static_cast<std::size_t>(levels.leaders) + 64) * sizeof(double);
+  const std::size_t room = (slot_bytes / static_cast<std::size_t>(levels.leaders) + 64) * sizeof(double);
   Rails rails = make_rails(transport, levels.rail, make_rail, room);
-  return std::make_unique<TwoLevelPlane>(std::move(host), std::move(channel), std::move(rails), levels.leaders);
+  return std::make_unique<TwoLevelPlane>(std::move(host), std::move(channel), slot_bytes, std::move(rails),
+                                         levels.leaders);
 }
 
 }  // namespace sirtaki

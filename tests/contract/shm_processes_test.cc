@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -40,6 +41,7 @@ constexpr int kAbortedAsItShould = 7;
 pid_t in_process(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child != 0) return child;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // so that a test that fails leaves nothing behind
   int code = 1;
   try {
     code = body();
@@ -228,6 +230,37 @@ int with_four_megabytes() {
   return 0;
 }
 
+// A rank of two levels, in a process of its own.
+int add_up_once(const std::vector<Sockets>& sockets, int rank) {
+  constexpr std::int64_t kCount = 1'000'000;
+  for (const Sockets& each : sockets) each.leave_to(rank);
+  ProcessTransport transport(sockets[0], rank, std::span(sockets).subspan(1));
+  std::string why;
+  const auto plane = make_two_levels(transport, why);
+  check(plane != nullptr, why);
+  std::vector<float> data(kCount, static_cast<float>(rank + 1));
+  const std::vector<Segment> segments = {{data.data(), data.data(), kCount}};
+  wait(plane->allreduce({}, segments));
+  for (const float each : data) check(each == 10, "wrong sum");
+  return 0;
+}
+
+// The first host has a /dev/shm so small that slots are small there.
+int with_unequal_hosts() {
+  std::vector<Sockets> sockets;
+  for (int i = 0; i < 1 + kSplitsOfTwoLevels; ++i) sockets.emplace_back(4);
+  const auto host = [&](bool small, int first) {
+    return in_process([&sockets, small, first] {
+      if (small) static_cast<void>(mount_small_shm(4 << 20));  // equal to the other where that is not allowed
+      const std::array<pid_t, 2> ranks = {in_process([&] { return add_up_once(sockets, first); }),
+                                          in_process([&] { return add_up_once(sockets, first + 1); })};
+      return exit_code_within_limit(ranks[0]) | exit_code_within_limit(ranks[1]);
+    });
+  };
+  const std::array<pid_t, 2> hosts = {host(true, 0), host(false, 2)};
+  return exit_code_within_limit(hosts[0]) | exit_code_within_limit(hosts[1]);
+}
+
 void check_in_process(const std::function<int()>& body) {
   check(exit_code_within_limit(in_process(body)) == 0, "failed in another process");
 }
@@ -240,6 +273,7 @@ int main() {
   try {
     check_in_process(with_one_megabyte);
     check_in_process(with_four_megabytes);
+    check_in_process(with_unequal_hosts);
     for (const int victim : {0, 1, 2}) {
       for (const std::int64_t count : {10, 2'000'000}) {
         check_death(3, victim, count, make_one_level);
