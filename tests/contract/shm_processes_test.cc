@@ -211,7 +211,8 @@ int with_one_megabyte() {
       check(why.find(part) != std::string::npos, why);
     }
     check(make_two_levels(transport, why) == nullptr, "two levels in too little memory");
-    check(why.starts_with("rank 0: on its host, local rank 0: /dev/shm has no room for "), why);
+    // The one of the two hosts that comes second.
+    check(why.find(": on its host, local rank 0: /dev/shm has no room for ") != std::string::npos, why);
     planes.push_back(make_point_to_point_plane(transport));
     check_large_allreduce(planes, transport, planes.front()->name());
   });
