@@ -28,6 +28,7 @@ class CapturedStep:
         self._graph = torch.cuda.CUDAGraph()
         self._step = step
         self._reduction: direct.DirectReduction | None = None
+        self._calls: list[str] = []  # of the step's reductions
         self._result: Any = None
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
@@ -68,11 +69,12 @@ class CapturedStep:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(warmup):
-                self._run()
+            for _ in range(warmup - 1):
+                with direct.observing() as self._calls:
+                    self._step(*self._inputs)
+            _agree("\n".join(self._calls), "reduces other gradients, or in another order, than rank 0")
+            self._run()  # makes NCCL's connections and our buffers, which a graph must not
             torch.cuda.synchronize()
-            warm = list(self._reduction.calls) if self._reduction is not None else []
-            _agree("\n".join(warm), "reduces other gradients, or in another order, than rank 0")
             for optimizer in self._optimizers:
                 optimizer.zero_grad(set_to_none=True)
             reason = ""
@@ -81,18 +83,19 @@ class CapturedStep:
                     self._result = self._run()
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
-            if not reason and self._reduction is not None and self._reduction.calls != warm:
-                reason = "its gradients came in another order than in the step before"
         torch.cuda.current_stream().wait_stream(stream)
         _agree_on_success(reason)
 
     def _run(self) -> Any:
         if self._reduction is None:
             return self._step(*self._inputs)
-        with self._reduction.in_use():
+        with self._reduction.in_use(self._calls):
             result = self._step(*self._inputs)
             self._reduction.join()
-            return result
+        left = self._calls[len(self._reduction.calls) :]
+        if left:
+            raise RuntimeError(f"the step does not reduce '{left[0]}', on which the ranks have agreed")
+        return result
 
 
 def _numbers_of(optimizers: Sequence[torch.optim.Optimizer]) -> list[dict[str, Any]]:
@@ -127,9 +130,9 @@ def capture(
     """A training step (zero_grad, forward, backward, optimizer.step) as one CUDA graph, launched as a whole.
 
     step: takes the inputs, returns tensors (the loss) or nothing. inputs: example tensors on the GPU; shapes stay.
-    optimizer: all that the step uses, distributed or not. Every rank calls it; `warmup` steps are taken for real, with
-    these inputs, before the capture. Gradients are reduced within the graph by NCCL, in buckets while backward goes on;
-    which and in what order, the ranks compare once, here.
+    optimizer: all that the step uses, distributed or not. Every rank calls it; `warmup` steps, 3 at least, are taken
+    for real, with these inputs, before the capture. Gradients are reduced within the graph by NCCL, in buckets while
+    backward goes on; which and in what order, the ranks compare once, here.
 
     The step must do the same at every call: no .item(), no branch on values (a gradient scaler has one), no hooks that
     act on the host, optimizers that allow it (`capturable=True` in Adam's family). RuntimeError on every rank, with the
@@ -145,5 +148,5 @@ def capture(
     reduces = any(isinstance(entry, ReducedSteps) for entry in optimizers)
     if reduces and core.is_initialized() and core.size() > 1:
         captured._reduction = direct.connect(inputs[0].device.index)
-    captured._record(max(warmup, 1))
+    captured._record(max(warmup, 3))
     return captured

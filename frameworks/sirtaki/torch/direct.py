@@ -1,6 +1,7 @@
 """Gradients reduced by NCCL on a stream of their own, without agreement: for steps that are captured into a graph.
 
-Every rank must make the same calls in the same order. `calls` tells what was called, so that ranks can compare it.
+Every rank must make the same calls in the same order. So a step goes by the engine first, which compares ranks, and is
+observed; then the ranks compare what they observed, and anything else is refused.
 """
 
 from __future__ import annotations
@@ -28,16 +29,24 @@ class DirectReduction:
         self._how: tuple[int, float, float] = (0, 1.0, 1.0)
         self._bytes = 0
         self._joined = True
+        self._agreed: list[str] = []
         self.calls: list[str] = []
 
     def send(self, name: str, tensors: Sequence[Descriptor], nbytes: int, how: tuple[int, float, float]) -> Ticket:
         """Reduces the tensors in place. how: op, prescale, postscale."""
-        if how != self._how or self._bytes >= BUCKET_BYTES:
+        call = call_text(name, tensors, how)
+        number = len(self.calls)
+        if number >= len(self._agreed) or self._agreed[number] != call:
+            due = self._agreed[number] if number < len(self._agreed) else "the end of the step"
+            raise RuntimeError(f"the step reduces '{call}' where the ranks have agreed on '{due}'")
+        self.calls.append(call)
+        if how != self._how:
             self.flush()
         self._how = how
         self._bucket += tensors
         self._bytes += nbytes
-        self.calls.append(f"{name} {[(dtype, shape) for _, _, dtype, shape, _ in tensors]} {how}")
+        if self._bytes >= BUCKET_BYTES:
+            self.flush()
         return Ticket(self)
 
     def flush(self) -> None:
@@ -60,10 +69,12 @@ class DirectReduction:
         self._communicator.check()
 
     @contextlib.contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Within it the gradients of every optimizer go this way."""
+    def in_use(self, agreed: list[str]) -> Iterator[None]:
+        """Within it the gradients of every optimizer go this way. agreed: what all ranks will call, in this order;
+        RuntimeError for anything else.
+        """
         global active
-        active, self.calls = self, []
+        active, self._agreed, self.calls = self, agreed, []
         try:
             yield
         finally:
@@ -84,6 +95,23 @@ class Ticket:
 
 
 active: DirectReduction | None = None
+observed: list[str] | None = None  # if a list, what reducers send by the engine is written down there
+
+
+@contextlib.contextmanager
+def observing() -> Iterator[list[str]]:
+    """Gives a list of what reducers send within it."""
+    global observed
+    observed = calls = []
+    try:
+        yield calls
+    finally:
+        observed = None
+
+
+def call_text(name: str, tensors: Sequence[Descriptor], how: tuple[int, float, float]) -> str:
+    """What must be equal on all ranks."""
+    return f"{name} {[(dtype, shape) for _, _, dtype, shape, _ in tensors]} {how}"
 
 
 def connect(device: int) -> DirectReduction:

@@ -209,18 +209,19 @@ class GradientReducer:
     def _submit(self, unit: Unit, wires: Sequence[AnyWire]) -> Any:
         name = unit.name if not unit.times else f"{unit.name}.pass{unit.times + 1}"
         descriptors = [descriptor for wire in wires for descriptor in wire.descriptors]
+        how = (self._op, self._prescale, self._postscale)
         if direct.active is not None:
             if self._group != 0:
                 raise RuntimeError("a step can be captured only if its gradients are reduced over all ranks")
             nbytes = sum(tensor.nbytes for wire in wires for tensor in wire.tensors)
-            return direct.active.send(name, descriptors, nbytes, (self._op, self._prescale, self._postscale))
+            return direct.active.send(name, descriptors, nbytes, how)
+        if direct.observed is not None:
+            direct.observed.append(direct.call_text(name, descriptors, how))
         return core.submit(
             _ALLREDUCE,
             name,
             descriptors,
-            self._op,
-            self._prescale,
-            self._postscale,
+            *how,
             process_set=self._group,
             site=self._site,
             keep=[wire.tensors for wire in wires],

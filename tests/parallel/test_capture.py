@@ -1,0 +1,83 @@
+"""What capture has the ranks agree on, without a GPU: a graph that records nothing, NCCL that does nothing."""
+
+import contextlib
+
+import pytest
+import torch
+from ranks import ranks
+
+import sirtaki.torch as hvd
+from sirtaki.torch import buckets, captured, direct
+
+
+class NoStream:
+    def wait_stream(self, other: object) -> None:
+        pass
+
+
+class NoGraph:
+    def replay(self) -> None:
+        pass
+
+
+class Communicator:
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    def allreduce(self, tensors: list, *how: float) -> None:
+        self.calls.append(len(tensors))
+
+    def check(self) -> None:
+        pass
+
+
+@pytest.fixture
+def no_cuda(monkeypatch):
+    monkeypatch.setattr(buckets, "_is_on_gpu", lambda parameter: True)
+    for name in ("current_stream", "Stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda *a, **k: NoStream())
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph", lambda *a, **k: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", NoGraph)
+
+
+@ranks(2)
+def test_ranks_agree_on_a_captured_step(rank_count, no_cuda, monkeypatch):
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", 40)  # one for each layer
+    torch.manual_seed(4)
+    layers = torch.nn.ModuleList([torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)])
+    optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+    optimizer = hvd.DistributedOptimizer(optimizer, layers.named_parameters())
+    x = torch.ones(2, 3) + hvd.rank()
+
+    def train(order: tuple[int, int]) -> torch.Tensor:
+        """Backward comes to the layer first that was used last."""
+        optimizer.zero_grad()
+        loss = sum(layers[number](x).square().sum() for number in order)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    def capture(step) -> tuple[captured.CapturedStep, Communicator]:
+        made, communicator = captured.CapturedStep(step, (x,), [optimizer]), Communicator()
+        made._reduction = direct.DirectReduction(communicator, NoStream())
+        made._record(3)
+        return made, communicator
+
+    step, communicator = capture(lambda x: train((0, 1)))
+    assert communicator.calls == [4, 4]  # the step before the graph, and the one that is recorded
+    assert step(x).requires_grad
+
+    with pytest.raises(RuntimeError, match=r"rank 1 reduces other gradients, or in another order.*1\.bias.*0\.bias"):
+        capture(lambda x: train((0, 1) if hvd.rank() == 0 else (1, 0)))
+
+    steps = []
+
+    def changes_its_mind(x: torch.Tensor) -> None:
+        steps.append(x)
+        train((0, 1) if len(steps) < 3 else (1, 0))
+
+    with pytest.raises(RuntimeError, match=r"the step reduces 'allreduce\.0.*agreed on 'allreduce\.1"):
+        capture(changes_its_mind)
+    hvd.barrier()
