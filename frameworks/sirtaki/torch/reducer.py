@@ -190,13 +190,24 @@ class GradientReducer:
     def _send(self, unit: Unit) -> None:
         if len(unit.slots) == 1 and not self._options.sparse_as_dense and self._send_sparse(unit):
             return
-        grads = [self._grad_to_send(slot) for slot in unit.slots]
-        compression = self._options.compression
-        joint = (InPlace.of(grads, compression) or FlatWire.of(grads, compression)) if unit.bucket else None
-        unit.wires = [joint] if joint is not None else [Wire(grad, compression) for grad in grads]
+        unit.wires = self._wires_of(unit)
         unit.work = self._submit(unit, unit.wires)
         unit.times += 1
         unit.state = SENT
+
+    def _wires_of(self, unit: Unit) -> list[AnyWire]:
+        if unit.layouts and unit.ready == len(unit.slots):
+            again = InPlace.again([slot.parameter.grad for slot in unit.slots], unit.layouts)
+            if again is not None:
+                return [again]
+        compression = self._options.compression
+        grads = [self._grad_to_send(slot) for slot in unit.slots]
+        if unit.bucket and (in_place := InPlace.of(grads, compression)) is not None:
+            unit.layouts = in_place.layouts()
+            return [in_place]
+        if unit.bucket and (flat := FlatWire.of(grads, compression)) is not None:
+            return [flat]
+        return [Wire(grad, compression) for grad in grads]
 
     def _grad_to_send(self, slot: Slot) -> torch.Tensor:
         grad = slot.parameter.grad if slot.fired or slot.parameter.requires_grad else None

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from sirtaki.torch.sparse import SparseReduction
-from sirtaki.torch.wire import AnyWire
+from sirtaki.torch.wire import AnyWire, Layout
 
 UNKNOWN, DENSE, SPARSE = range(3)  # what kind of gradient a parameter has; equal on all ranks
 OPEN, SENT, REDUCED, FILLED = range(4)  # a unit within one step; FILLED: reduced without a gradient of this rank
@@ -33,13 +33,14 @@ class Slot:
 class Unit:
     """Slots that travel as one request: one parameter, a group that the user asked for, or a bucket of ours."""
 
-    __slots__ = ("bucket", "name", "ready", "slots", "state", "times", "wires", "work")
+    __slots__ = ("bucket", "layouts", "name", "ready", "slots", "state", "times", "wires", "work")
 
     def __init__(self, slots: Sequence[Slot], name: str, bucket: bool = False) -> None:
         self.slots = slots
         self.name = name
         self.bucket = bucket
         self.wires: list[AnyWire] = []  # while under way
+        self.layouts: list[Layout] = []  # of a bucket, as it was sent last
         self.state = OPEN
         self.ready = 0
         self.times = 0  # reductions in this step

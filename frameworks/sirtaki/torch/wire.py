@@ -70,6 +70,10 @@ class Wire:
             self._grad.copy_(self._compression.decompress(self.tensor, self._ctx).reshape(self._grad.shape))
 
 
+# (strides, dtype number, shape in the order of memory, device number)
+Layout = tuple[tuple[int, ...], int, tuple[int, ...], int]
+
+
 class InPlace:
     """Several gradients on their way as they are."""
 
@@ -90,9 +94,26 @@ class InPlace:
             descriptors.append((address, address, number, shape, device))
         return InPlace(grads, descriptors)
 
+    @staticmethod
+    def again(grads: Sequence[torch.Tensor | None], layouts: Sequence[Layout]) -> InPlace | None:
+        """The same for gradients that lie as those did whose `layouts()` these are; None if one does not."""
+        if len(grads) != len(layouts):
+            return None
+        descriptors: list[Descriptor] = []
+        for grad, (stride, number, shape, device) in zip(grads, layouts, strict=True):
+            if grad is None or grad.is_sparse or grad.stride() != stride:
+                return None
+            address = grad.data_ptr()
+            descriptors.append((address, address, number, shape, device))
+        return InPlace(grads, descriptors)
+
     def __init__(self, grads: Sequence[torch.Tensor], descriptors: list[Descriptor]) -> None:
         self.tensors = grads
         self.descriptors = descriptors
+
+    def layouts(self) -> list[Layout]:
+        """What is the same at every step of most programs, and takes longer to find out than to compare."""
+        return [(grad.stride(), *found[2:]) for grad, found in zip(self.tensors, self.descriptors, strict=True)]
 
     def put_back(self) -> None:
         """Nothing: they were reduced where they lie."""
