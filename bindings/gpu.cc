@@ -1,6 +1,7 @@
 // The GPUs of this process and the libraries for them, each loaded when it is first needed.
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -30,6 +31,11 @@ Libraries& libraries() {
 std::shared_ptr<const Nvrtc> find_nvrtc(std::string& why) {
   const std::lock_guard lock(libraries().mutex);
   return load_nvrtc(libraries().nvrtc_paths, why);
+}
+
+CudaDevices& devices() {
+  static auto* const instance = new CudaDevices(&find_nvrtc);
+  return *instance;
 }
 
 std::atomic<int>& usual_gpu() {
@@ -72,10 +78,7 @@ std::map<std::string, std::string> info() {
 
 }  // namespace
 
-Device& gpu(int number) {
-  static auto* const devices = new CudaDevices(&find_nvrtc);
-  return devices->at(number);
-}
+Device& gpu(int number) { return devices().at(number); }
 
 GpuOptions gpu_options(const Settings& settings, std::function<void(const std::string&)> tell,
                        std::function<int()> local_rank) {
@@ -83,7 +86,7 @@ GpuOptions gpu_options(const Settings& settings, std::function<void(const std::s
   options.devices = &gpu;
   options.usual = [local_rank = std::move(local_rank)] {
     const int named = usual_gpu().load();
-    return named >= 0 ? named : local_rank();
+    return named >= 0 ? named : local_rank() % std::max(devices().count(), 1);
   };
   options.load_nccl = &find_nccl;
   options.operations = settings.gpu_operations;

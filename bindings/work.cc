@@ -20,7 +20,13 @@ Leftovers& leftovers() {
 }
 
 bool is_in_use(const Work& work) {
-  return !work.done() || (!work.abandoned() && work.there() != nullptr && !work.there()->reached());
+  if (!work.done()) return true;
+  if (work.abandoned() || work.there() == nullptr) return false;
+  try {
+    return !work.there()->reached();
+  } catch (const Error&) {
+    return false;  // a GPU that has failed uses nothing any longer; its users are told elsewhere
+  }
 }
 
 // Makes what is queued on the stream from now on run after the event, unless the last call did just that: the works of

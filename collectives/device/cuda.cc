@@ -299,9 +299,21 @@ std::unique_ptr<Device> make_cuda_device(std::shared_ptr<const CudaDriver> drive
                                       std::move(compiler));
 }
 
+const CudaDriver& CudaDevices::driver() {
+  if (driver_ == nullptr) driver_ = load_cuda_driver();
+  return *driver_;
+}
+
+int CudaDevices::count() {
+  const std::lock_guard lock(mutex_);
+  int count = 0;
+  driver().check(driver().DeviceGetCount(&count), "cuDeviceGetCount");
+  return count;
+}
+
 Device& CudaDevices::at(int number) {
   const std::lock_guard lock(mutex_);
-  if (driver_ == nullptr) driver_ = load_cuda_driver();
+  driver();
   std::unique_ptr<Device>& device = devices_[number];
   if (device == nullptr) device = make_cuda_device(driver_, number, compiler_);
   return *device;

@@ -24,8 +24,11 @@ class CudaDevices {
  public:
   explicit CudaDevices(FindNvrtc compiler) : compiler_(std::move(compiler)) {}
   Device& at(int number);
+  int count();
 
  private:
+  const CudaDriver& driver();
+
   std::mutex mutex_;
   FindNvrtc compiler_;
   std::shared_ptr<const CudaDriver> driver_;

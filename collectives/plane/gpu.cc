@@ -200,7 +200,11 @@ bool GpuPlane::watch() {
 
 void GpuPlane::abort() {
   aborted_ = true;
-  if (nccl_ != nullptr) nccl_->abort();
+  try {
+    if (nccl_ != nullptr) nccl_->abort();
+  } catch (const Error&) {
+    // The GPU itself has failed; that is the cause that everybody is being told.
+  }
 }
 
 }  // namespace
