@@ -302,6 +302,25 @@ def test_what_would_not_be_reduced_is_refused() -> None:
 
 
 @ranks(2)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rank_alone(kind: str) -> None:
+    """Passes are added up all the same; after shutdown() there is nobody to reduce with."""
+    alone = [hvd.add_process_set([rank]) for rank in range(hvd.size())]
+    variable = tf.Variable([0.0])
+    optimizer = hvd.DistributedOptimizer(
+        KINDS[kind].SGD(1.0), backward_passes_per_step=2, process_set=alone[hvd.rank()]
+    )
+    for gradient in (1.0, 3.0):
+        optimizer.apply_gradients([(tf.constant([gradient]), variable)])
+    assert variable.numpy().tolist() == [-4.0]
+    optimizer = hvd.DistributedOptimizer(KINDS[kind].SGD(1.0))
+    hvd.shutdown()
+    with pytest.raises(hvd.HorovodInternalError, match=r"shut down.*would not be reduced"):
+        optimizer.apply_gradients([(tf.constant([1.0]), variable)])
+    assert variable.numpy().tolist() == [-4.0]
+
+
+@ranks(2)
 def test_a_variable_that_came_too_late_is_an_error(monkeypatch) -> None:
     monkeypatch.setattr(keras, "Model", object)  # as if tf.keras were another Keras
     with pytest.raises(ImportError, match="was set after TensorFlow had been imported"):

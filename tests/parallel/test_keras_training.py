@@ -139,6 +139,46 @@ def test_backward_passes(average: bool) -> None:
 
 
 @ranks(2)
+@pytest.mark.parametrize("outer", [False, True])
+def test_backward_passes_of_a_rank_alone(outer: bool) -> None:
+    """Added up as by several ranks, in the set of one rank that each has for itself."""
+    alone = [hvd.add_process_set([rank]) for rank in range(hvd.size())]
+    optimizer = hvd.DistributedOptimizer(
+        keras.optimizers.SGD(1.0), backward_passes_per_step=2, process_set=alone[hvd.rank()]
+    )
+    if outer:
+        optimizer = keras.optimizers.LossScaleOptimizer(optimizer, initial_scale=2.0)
+    variables = [keras.Variable(np.zeros(2)), keras.Variable(np.ones(()))]
+    variables[1].overwrite_with_gradient = True
+    optimizer.build(variables)
+    for gradient in (1.0, 3.0):
+        gradients = [keras.ops.full((2,), gradient, "float64") * (2.0 if outer else 1.0)]
+        optimizer.apply([*gradients, keras.ops.convert_to_tensor(np.float64(5.0))], variables)
+    assert [keras.ops.convert_to_numpy(variable).tolist() for variable in variables] == [[-4.0, -4.0], 5.0]
+    for own in alone:
+        hvd.remove_process_set(own)
+
+
+@ranks(2)
+def test_nobody_to_reduce_with_any_more() -> None:
+    """After the set was removed, and after shutdown()."""
+    single = hvd.add_process_set([1])
+    variable = keras.Variable(np.zeros(2))
+    outer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0))
+    optimizers = [hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)), hvd.DistributedOptimizer(outer)]
+    of_set = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), process_set=single)
+    hvd.remove_process_set(single)
+    gradient = keras.ops.ones((2,), "float64")
+    with pytest.raises(ValueError, match="is not registered"):
+        of_set.apply([gradient], [variable])
+    hvd.shutdown()
+    for optimizer in optimizers:
+        with pytest.raises(hvd.HorovodInternalError, match=r"shut down.*would not be reduced"):
+            optimizer.apply([gradient], [variable])
+    assert keras.ops.convert_to_numpy(variable).tolist() == [0.0, 0.0]
+
+
+@ranks(2)
 def test_several_steps_in_one_execution(keras_backend: str) -> None:
     if keras_backend == "torch":  # a limit of Keras
         with pytest.raises(ValueError, match="steps_per_execution"):
@@ -258,6 +298,10 @@ def test_a_local_variable_without_gradient_leaves_the_others_in_place(graph: boo
     variables = [keras.Variable(np.zeros(2)) for _ in range(3)]
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
     optimizer.build(variables)
+    with pytest.raises(ValueError, match="is not a variable of Keras"):
+        optimizer.register_local_var(variables[0].value)
+    with pytest.raises(ValueError, match="is not a variable of Keras"):
+        hvd.DistributedOptimizer(keras.optimizers.SGD(), groups=[[variables[1].value]])
     optimizer.register_local_var(variables[0])
     gradients = [keras.ops.ones((2,), "float64") * factor * (2 * hvd.rank() + 1) for factor in (1, 1, 10)]
     gradients[0] = gradients[0] if hvd.rank() == 0 else None

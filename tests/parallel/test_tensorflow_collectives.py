@@ -179,6 +179,8 @@ def test_v1_graph_and_session(rank_count):
         for _ in range(2):  # a second session on the same graph
             with tf.compat.v1.train.MonitoredTrainingSession(hooks=[hook]) as session:
                 assert session.run(variable).tolist() == [1.0, 1.0]
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        session.run(hvd.broadcast_global_variables(0))  # of which there are none
     with pytest.raises(ValueError, match="root_rank"):
         hvd.BroadcastGlobalVariablesHook("0")
 

@@ -229,6 +229,13 @@ def test_partial_tape(rank_count):
         grads = tape.gradient(loss, [v.value for v in sources] if kinds == "inner" else sources)
         assert [float(g[0][0]) for g in grads] == [hvd.rank() + 1.0, 1.5]
         assert len(tape.get_local_and_global_gradients(grads)[0]) == 1
+    late = tf.keras.layers.Dense(1, use_bias=False)
+    with hvd.PartialDistributedGradientTape(
+        tf.GradientTape(), local_layers=[late], scale_local_gradients=False
+    ) as tape:
+        loss = tf.reduce_sum(late(x) + other(x))
+    grads = tape.gradient(loss, [late.kernel, other.kernel])
+    assert [float(g[0][0]) for g in grads] == [hvd.rank() + 1.0, 1.5]
     with pytest.raises(ValueError, match="Keras layers"):
         hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=["layer"])
 

@@ -7,11 +7,13 @@ import itertools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
+from sirtaki.exceptions import SirtakiInternalError
 from sirtaki.keras import backends, generations
 from sirtaki.keras.agreement import DENSE, NONE, SPARSE, Agreements, agreed_kinds
 from sirtaki.keras.options import Options
 from sirtaki.native import core
 from sirtaki.parameter_check import ParameterCheck
+from sirtaki.process_sets import require_id
 
 _KEY = "_sirtaki_attachment"
 
@@ -38,10 +40,22 @@ class Attachment:
         other.local = set(self.local)
         return other
 
-    def active(self) -> bool:
+    def has_peers(self) -> bool:
         """Whether there is another rank to reduce with."""
         process_set = self.options.process_set
         return core.is_initialized() and process_set.included() is not False and (process_set.size() or 1) > 1
+
+    def active(self) -> bool:
+        """The same for a step. SirtakiInternalError after shutdown(), ValueError if the process set was removed: the
+        others, if there were any, cannot be told.
+        """
+        if not core.is_initialized():
+            raise SirtakiInternalError(
+                "Sirtaki is not initialized or has been shut down, so that the gradients of a distributed optimizer "
+                "would not be reduced; train before shutdown(), or with an optimizer that is not distributed"
+            )
+        require_id(self.options.process_set)
+        return self.has_peers()
 
     def begin(self) -> None:
         """With each step. While a graph is traced, before it runs, everything can still be made equal: gradients of
@@ -97,6 +111,16 @@ def key_of(optimizer: Any, variable: Any) -> Hashable:
     return optimizer._var_key(variable) if hasattr(optimizer, "_var_key") else variable._unique_id
 
 
+def checked_key(optimizer: Any, variable: Any) -> Hashable:
+    """key_of, of a variable that the program names; ValueError for what no gradient will be known by."""
+    if not isinstance(variable, generations.load().Variable):
+        raise ValueError(
+            f"{type(variable).__name__} {variable!r:.80} is not a variable of Keras, by which optimizers know "
+            "gradients; give the layer's own, as layer.kernel"
+        )
+    return key_of(optimizer, variable)
+
+
 def complete(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
     """The gradients, with zeros where another rank has one and this rank has none; None where no rank has one."""
     attachment, backend = attachment_of(optimizer), backends.load()
@@ -150,10 +174,16 @@ def reduce_gradients(optimizer: Any, gradients: Sequence[Any], variables: Sequen
         for i, key in enumerate(keys):
             if key in attachment.local and result[i] is not None:
                 result[i] = backend.scaled(result[i], 1.0 / (options.process_set.size() or 1))
-    if options.passes_factor != 1:
-        result = [g if g is None else backend.scaled(g, float(options.passes_factor)) for g in result]
     attachment.reduced = True
-    return result
+    return sums_of_passes(optimizer, result)
+
+
+def sums_of_passes(optimizer: Any, gradients: Sequence[Any]) -> list[Any]:
+    """Of gradients that are averages over backward_passes_per_step, the sums, unless averages were asked for."""
+    factor = attachment_of(optimizer).options.passes_factor
+    if factor == 1:
+        return list(gradients)
+    return [g if g is None else backends.load().scaled(g, float(factor)) for g in gradients]
 
 
 def compare_ranks(optimizer: Any, variables: Sequence[Any] | None) -> None:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from sirtaki.keras.attachment import attachment_of, key_of
+from sirtaki.keras.attachment import attachment_of, checked_key
 
 
 class Distributed:
@@ -29,7 +29,7 @@ class Distributed:
 
     def register_local_var(self, var: Any) -> None:
         """This variable's gradient is not reduced: each rank has its own (see scale_local_gradients)."""
-        attachment_of(self).local.add(key_of(self, var))
+        attachment_of(self).local.add(checked_key(self, var))
 
 
 def is_distributed(optimizer: Any) -> bool:

@@ -50,7 +50,7 @@ def _wrap_jit_compile(trainer: Any) -> None:
     def jit_compile(self: Any) -> bool:
         wanted = plain.fget(self)
         optimizer = getattr(self, "optimizer", None)
-        if wanted and is_distributed(optimizer) and attachment_of(optimizer).active():
+        if wanted and is_distributed(optimizer) and attachment_of(optimizer).has_peers():
             _explain(self)
             self._jit_compile = False
             return False

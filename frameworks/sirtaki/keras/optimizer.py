@@ -6,7 +6,7 @@ from typing import Any
 
 from sirtaki.arguments import Groups, checked_groups
 from sirtaki.keras import backends, generations
-from sirtaki.keras.attachment import Attachment, attach, attachment_of, key_of
+from sirtaki.keras.attachment import Attachment, attach, attachment_of, checked_key
 from sirtaki.keras.distributed import is_distributed
 from sirtaki.keras.options import Options, checked_options
 from sirtaki.native import core
@@ -107,7 +107,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         scale_local_gradients,
     )
     generation.set_passes(optimizer, options)
-    attachment = Attachment(options, [[key_of(optimizer, variable) for variable in group] for group in grouped])
+    attachment = Attachment(options, [[checked_key(optimizer, variable) for variable in group] for group in grouped])
     if is_distributed(optimizer):  # the new options replace the old
         attachment.local = attachment_of(optimizer).local
     return convert(optimizer, attachment)

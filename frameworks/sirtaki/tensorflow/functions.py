@@ -33,6 +33,8 @@ def broadcast_variables(
     with tf.compat.v1.name_scope("broadcast_variables"):
         root = checked_root(root_rank)
         listed = check_variables(variables)
+        if not listed:
+            return tf.no_op()
         values = raw.broadcast([v.read_value() for v in listed], root, None, require_id(process_set))
         return tf.group(*[tf.compat.v1.assign(v, value) for v, value in zip(listed, values, strict=True)])
 

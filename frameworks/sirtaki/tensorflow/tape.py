@@ -19,6 +19,7 @@ class _Distributed:
 
     _reducer: GradientReducer
     _sources: Sequence[Any] = ()
+    _local_layers: Sequence[Any] = ()
 
     @tf.autograph.experimental.do_not_convert
     def gradient(
@@ -31,6 +32,9 @@ class _Distributed:
     ) -> Any:
         """As the tape's own, reduced over the ranks. use_generic_names: kept for Horovod's programs, not needed."""
         grads = super().gradient(target, sources, output_gradients, unconnected_gradients)
+        for layer in self._local_layers:
+            for weight in layer.trainable_weights:
+                self.register_local_source(weight)
         self._sources = tf.nest.flatten(sources)
         reduced = self._reducer.reduce(tf.nest.flatten(grads), self._sources)
         return tf.nest.pack_sequence_as(grads, reduced)
@@ -117,6 +121,7 @@ def PartialDistributedGradientTape(  # noqa: N802  Horovod's name
 
     local_layers: a layer or a list of them; ValueError for anything else.
     """
+    layers = _layers(local_layers)
     tape = DistributedGradientTape(
         gradtape,
         device_dense,
@@ -130,9 +135,7 @@ def PartialDistributedGradientTape(  # noqa: N802  Horovod's name
         process_set,
         scale_local_gradients,
     )
-    for layer in _layers(local_layers):
-        for weight in layer.trainable_weights:
-            tape.register_local_source(weight)
+    tape._local_layers = layers  # which may not have weights before the tape records
     return tape
 
 

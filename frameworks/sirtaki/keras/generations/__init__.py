@@ -3,6 +3,7 @@
 Both modules here have the same names:
 
 Optimizer                            the classes of optimizers that can be distributed
+Variable                             of which optimizers train
 steps_for(optimizer)                 what comes before the optimizer's class in the bases of a distributed one
 install_hooks()                      where Keras itself must know of distributed optimizers
 save_as(made, wrapped)               so that files name the wrapped class

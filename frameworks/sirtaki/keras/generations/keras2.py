@@ -15,6 +15,7 @@ from sirtaki.keras.options import Options
 
 _Legacy = tf_keras.optimizers.legacy.Optimizer
 Optimizer = (tf_keras.optimizers.Optimizer, _Legacy)
+Variable = tf.Variable
 REDUCED_IN = "apply_gradients()"
 INSTEAD = "Call that"
 _NAMES = ("_keras_api_names", "_keras_api_names_v1")  # what files call a class is looked up in the class itself

@@ -12,7 +12,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from sirtaki.keras.attachment import Attachment, attachment_of, compare_ranks, complete, reduce_gradients
+from sirtaki.keras.attachment import (
+    Attachment,
+    attachment_of,
+    compare_ranks,
+    complete,
+    reduce_gradients,
+    sums_of_passes,
+)
 from sirtaki.keras.distributed import Distributed, inner_delegated
 from sirtaki.tensorflow.aggregation import LocalGradientAggregationHelper
 
@@ -108,7 +115,7 @@ class AveragedLegacy(Averaged):
 
 def _reduced(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
     if not attachment_of(optimizer).active():
-        return list(grads)
+        return sums_of_passes(optimizer, grads)
     return reduce_gradients(optimizer, complete(optimizer, grads, variables), variables)
 
 

@@ -18,6 +18,7 @@ from sirtaki.keras.generations.keras3_steps import OUTER, AveragedOutside, Avera
 from sirtaki.keras.options import Options
 
 Optimizer = keras.optimizers.Optimizer
+Variable = keras.Variable
 REDUCED_IN = "Optimizer._clip_gradients"
 INSTEAD = "Let its apply() call super().apply()"
 

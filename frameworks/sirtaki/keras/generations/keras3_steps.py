@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from sirtaki.keras import backends
-from sirtaki.keras.attachment import attachment_of, compare_ranks, complete, key_of, reduce_gradients
+from sirtaki.keras.attachment import attachment_of, compare_ranks, complete, key_of, reduce_gradients, sums_of_passes
 from sirtaki.keras.distributed import Distributed, inner_delegated
 
 OUTER: tuple[type, ...] = tuple(  # hand gradients on to other optimizers; the second came with Keras 3.13
@@ -79,8 +79,9 @@ class AveragedSteps(_Distributed):
 
     def _clip_gradients(self, grads: Sequence[Any]) -> Any:
         attachment = attachment_of(self)
-        if attachment.active() and not attachment.delegated:
-            grads = reduce_gradients(self, grads, attachment.variables)
+        if not attachment.delegated:
+            alone = not attachment.active()
+            grads = sums_of_passes(self, grads) if alone else reduce_gradients(self, grads, attachment.variables)
         return super()._clip_gradients(grads)
 
     def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> Any:
@@ -110,6 +111,8 @@ def _overwriting(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any])
         for i, (grad, variable) in enumerate(zip(grads, variables, strict=True))
         if grad is not None and optimizer._overwrite_variable_with_gradient(variable)
     }
+    if not attachment.active():
+        return found
     shared = [i for i in found if key_of(optimizer, variables[i]) not in attachment.local]
     if shared:
         options = attachment.options
@@ -131,19 +134,24 @@ class AveragedOutside(_Distributed):
         grads = list(grads)
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
-        if attachment.delegated or not attachment.active():
-            with inner_delegated(self):
-                return super().apply(grads, trainable_variables)
-        attachment.begin()
-        variables = self._variables_of(grads, trainable_variables)
-        if variables:
-            grads = complete(self, grads, variables)
-            values = _overwriting(self, grads, variables)
-            others = [None if i in values else grad for i, grad in enumerate(grads)]
-            grads = reduce_gradients(self, others, variables)
-            for i, value in values.items():
-                grads[i] = value
+        variables = None
+        if not attachment.delegated:
+            alone = not attachment.active()
+            if not alone:
+                attachment.begin()
+            variables = self._variables_of(grads, trainable_variables)
+            if variables:
+                grads = self._whole(grads, variables, alone)
         with inner_delegated(self):
             result = super().apply(grads, trainable_variables)
         compare_ranks(self, variables)
         return result
+
+    def _whole(self, grads: Sequence[Any], variables: Sequence[Any], alone: bool) -> list[Any]:
+        """What the inner optimizers get: gradients of all ranks and passes."""
+        if not alone:
+            grads = complete(self, grads, variables)
+        values = _overwriting(self, grads, variables)
+        others = [None if i in values else grad for i, grad in enumerate(grads)]
+        result = sums_of_passes(self, others) if alone else reduce_gradients(self, others, variables)
+        return [values.get(i, grad) for i, grad in enumerate(result)]
