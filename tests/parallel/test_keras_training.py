@@ -300,7 +300,7 @@ def test_a_local_variable_without_gradient_leaves_the_others_in_place(graph: boo
     optimizer.build(variables)
     with pytest.raises(ValueError, match="is not a variable of Keras"):
         optimizer.register_local_var(variables[0].value)
-    with pytest.raises(ValueError, match="is not a variable of Keras|must consist of variables"):
+    with pytest.raises(ValueError, match=r"is not a variable of Keras|must consist of variables"):
         hvd.DistributedOptimizer(keras.optimizers.SGD(), groups=[[variables[1].value]])
     optimizer.register_local_var(variables[0])
     gradients = [keras.ops.ones((2,), "float64") * factor * (2 * hvd.rank() + 1) for factor in (1, 1, 10)]
