@@ -28,6 +28,7 @@ from sirtaki.torch import direct, raw
 from sirtaki.torch.buckets import bucketed
 from sirtaki.torch.handles import synchronize
 from sirtaki.torch.optimizer_options import Options
+from sirtaki.torch.sending import wires_of
 from sirtaki.torch.sparse import SparseReduction
 from sirtaki.torch.streams import stream_of
 from sirtaki.torch.units import (
@@ -40,12 +41,10 @@ from sirtaki.torch.units import (
     UNKNOWN,
     Slot,
     Unit,
-    is_expanded,
     is_same,
     rows_of,
-    zeros_of,
 )
-from sirtaki.torch.wire import AnyWire, FlatWire, InPlace, Wire
+from sirtaki.torch.wire import AnyWire
 
 _ALLREDUCE = core.VERBS["allreduce"]
 
@@ -190,32 +189,10 @@ class GradientReducer:
     def _send(self, unit: Unit) -> None:
         if len(unit.slots) == 1 and not self._options.sparse_as_dense and self._send_sparse(unit):
             return
-        unit.wires = self._wires_of(unit)
+        unit.wires = wires_of(unit, self._options.compression)
         unit.work = self._submit(unit, unit.wires)
         unit.times += 1
         unit.state = SENT
-
-    def _wires_of(self, unit: Unit) -> list[AnyWire]:
-        if unit.layouts and unit.ready == len(unit.slots):
-            again = InPlace.again([slot.parameter.grad for slot in unit.slots], unit.layouts)
-            if again is not None:
-                return [again]
-        compression = self._options.compression
-        grads = [self._grad_to_send(slot) for slot in unit.slots]
-        if unit.bucket and (in_place := InPlace.of(grads, compression)) is not None:
-            unit.layouts = in_place.layouts()
-            return [in_place]
-        if unit.bucket and (flat := FlatWire.of(grads, compression)) is not None:
-            return [flat]
-        return [Wire(grad, compression) for grad in grads]
-
-    def _grad_to_send(self, slot: Slot) -> torch.Tensor:
-        grad = slot.parameter.grad if slot.fired or slot.parameter.requires_grad else None
-        if grad is None:
-            grad = zeros_of(slot)
-        elif grad.is_sparse or (not grad.is_contiguous() and is_expanded(grad)):
-            grad = slot.parameter.grad = grad.detach().to_dense().contiguous()
-        return grad
 
     def _submit(self, unit: Unit, wires: Sequence[AnyWire]) -> Any:
         name = unit.name if not unit.times else f"{unit.name}.pass{unit.times + 1}"
