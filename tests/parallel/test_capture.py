@@ -72,6 +72,19 @@ def test_ranks_agree_on_a_captured_step(rank_count, no_cuda, monkeypatch):
     with pytest.raises(RuntimeError, match=r"rank 1 reduces other gradients, or in another order.*1\.bias.*0\.bias"):
         capture(lambda x: train((0, 1) if hvd.rank() == 0 else (1, 0)))
 
+    norm = hvd.SyncBatchNorm(3)
+
+    def normalizes(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = norm(layers[0](x) + layers[1](x)).square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    made, communicator = capture(normalizes)
+    assert communicator.calls == [1, 1, 4] * 2  # the batch's sums, their gradients, those of the layers
+    assert [call.split(".")[0] for call in made._calls[:2]] == ["sync_batch_norm"] * 2
+
     steps = []
 
     def changes_its_mind(x: torch.Tensor) -> None:

@@ -12,8 +12,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.reduce_ops import Sum
-from sirtaki.torch import raw
+from sirtaki.torch import direct, raw
 from sirtaki.torch.handles import synchronize
+from sirtaki.torch.tensors import describe
 
 _numbers = itertools.count(1)
 
@@ -78,9 +79,13 @@ class SyncBatchNorm(_BatchNorm):
 
 
 def _summed(values: torch.Tensor, name: str, group: int) -> torch.Tensor:
-    return synchronize(
-        raw.start_allreduce([values], name, (int(Sum), 1.0, 1.0, group), outputs=[values], awaited=True)
-    )[0]
+    how = (int(Sum), 1.0, 1.0)
+    if direct.active is not None and group == 0:  # in a step that is captured
+        direct.active.send(name, [describe(values, values)], values.nbytes, how).wait()
+        return values
+    if direct.observed is not None:
+        direct.observed.append(direct.call_text(name, [describe(values, values)], how))
+    return synchronize(raw.start_allreduce([values], name, (*how, group), outputs=[values], awaited=True))[0]
 
 
 def _per_channel(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -97,7 +102,7 @@ class _Normalize(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, weight: Any, bias: Any, eps: float, name: str, group: int) -> Any:
         axes = [0, *range(2, x.dim())]
         wide = x.detach().double()
-        own = torch.tensor([x.numel() // x.shape[1]], dtype=torch.float64, device=x.device)
+        own = torch.full((1,), x.numel() // x.shape[1], dtype=torch.float64, device=x.device)
         sums = _summed(torch.cat([wide.sum(axes), wide.square().sum(axes), own]), name, group)
         count = sums[-1]
         if count.device.type == "cpu" and count == 0:  # a GPU would have to be waited for; there the result is NaN
