@@ -19,9 +19,14 @@ def several(wrap=lambda optimizer: optimizer) -> keras.Optimizer:
 @ranks(2)
 @pytest.mark.skipif(not hasattr(keras.optimizers, "MultiOptimizer"), reason="came with Keras 3.13")
 @pytest.mark.parametrize("inside", [False, True])
-def test_several_optimizers_in_one(inside: bool) -> None:
+def test_several_optimizers_in_one(inside: bool, keras_backend: str) -> None:
     """inside: the inner ones are distributed too, and leave the reduction to the outer one."""
-    optimizer = hvd.DistributedOptimizer(several(hvd.DistributedOptimizer) if inside else several())
+    wrap = hvd.DistributedOptimizer
+    if keras_backend == "tensorflow":
+        import sirtaki.tensorflow
+
+        wrap = sirtaki.tensorflow.DistributedOptimizer
+    optimizer = wrap(several(wrap) if inside else several())
     training.check_equal(training.trained(optimizer), training.serial(several))
 
 

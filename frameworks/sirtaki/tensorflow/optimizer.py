@@ -109,7 +109,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
             scale_local_gradients,
         )
         return _distribute(optimizer, reducer, backward_passes_per_step, average_aggregated_gradients)
-    if not hasattr(optimizer, "apply_gradients") or not hasattr(optimizer, "learning_rate"):
+    if not hasattr(optimizer, "apply_gradients"):
         kind = type(optimizer).__name__
         raise ValueError(f"optimizer must be a tf.compat.v1 or Keras optimizer, got {kind} {optimizer!r:.80}")
     if op == Adasum:
