@@ -49,6 +49,31 @@ def test_uneven_datasets(rank_count, mode):
     assert float(hvd.allreduce(tf.ones([]), op=hvd.Sum)) == rank_count
 
 
+@ranks(3)
+def test_join_keeps_its_place_among_loops(rank_count):
+    """In one function: a loop over uneven data, join, and a loop that needs all ranks again. All use variables."""
+    weight, total = tf.Variable(0.0), tf.Variable(0.0)
+
+    @tf.function
+    def epoch(dataset):
+        for x in dataset:
+            with tf.GradientTape() as tape:
+                loss = weight * x
+            weight.assign_add(hvd.DistributedGradientTape(tape).gradient(loss, weight))
+        last = hvd.join()
+        weight_then = weight.read_value()
+        for _ in tf.range(2):
+            total.assign_add(hvd.allreduce(1.0, op=hvd.Sum))
+        hvd.barrier()
+        weight.assign(-1.0)
+        return last, weight_then, hvd.allreduce(weight_then, op=hvd.Max)
+
+    batches = [2.0] * (2 + hvd.rank())
+    last, own, largest = epoch(tf.data.Dataset.from_tensor_slices(batches))
+    assert (int(last), float(own), float(largest)) == (rank_count - 1, sum(batches), 2.0 * (rank_count + 1))
+    assert (float(total), float(weight)) == (2.0 * rank_count, -1.0)
+
+
 @ranks(2)
 @pytest.mark.parametrize("mode", MODES)
 def test_other_verbs_while_a_rank_has_joined(rank_count, mode):

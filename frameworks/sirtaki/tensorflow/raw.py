@@ -17,6 +17,7 @@ from sirtaki.native import core
 from sirtaki.reduce_ops import Average
 from sirtaki.tensorflow.labels import label, refuse_xla
 from sirtaki.tensorflow.library import ops
+from sirtaki.tensorflow.program_order import free_of_order, in_place
 
 _QUESTIONS = ("rank", "size", "local_rank", "local_size", "included", "rank_in_set")
 
@@ -59,20 +60,11 @@ def _circumstances() -> dict[str, Any]:
     return {"site": call_site(), "eager": int(tf.executing_eagerly())}
 
 
-def _free_of_order(made: tf.Tensor) -> None:
-    """Lets a graph run this op as soon as its inputs are there: collectives that wait for each other would hang."""
-    if tf.executing_eagerly():
-        return
-    manager = getattr(made.graph, "experimental_acd_manager", None)
-    if manager is not None:
-        manager.run_independently(made.op)
-
-
 def allreduce(tensors: Sequence[tf.Tensor], name: str | None, how: Reduction, **scope: bool) -> list[tf.Tensor]:
     refuse_xla()
     called = label(name, "allreduce", **scope)
     results = ops.sirtaki_allreduce(tensors=tensors, label=called, **_circumstances(), **how.attributes())
-    _free_of_order(results[0])
+    free_of_order(results[0])
     return results
 
 
@@ -80,7 +72,7 @@ def allgather(tensors: Sequence[tf.Tensor], name: str | None, group: int, **scop
     refuse_xla()
     called = label(name, "allgather", **scope)
     results = ops.sirtaki_allgather(tensors=tensors, label=called, process_set=group, **_circumstances())
-    _free_of_order(results[0])
+    free_of_order(results[0])
     return results
 
 
@@ -90,7 +82,7 @@ def broadcast(tensors: Sequence[tf.Tensor], root: int, name: str | None, group: 
     results = ops.sirtaki_broadcast(
         tensors=tensors, label=called, root_rank=root, process_set=group, **_circumstances()
     )
-    _free_of_order(results[0])
+    free_of_order(results[0])
     return results
 
 
@@ -101,7 +93,7 @@ def alltoall(
     refuse_xla()
     called = label(name, "alltoall", **scope)
     result = ops.sirtaki_alltoall(tensor=tensor, splits=splits, label=called, process_set=group, **_circumstances())
-    _free_of_order(result[0])
+    free_of_order(result[0])
     return result[0], result[1]
 
 
@@ -109,20 +101,22 @@ def reducescatter(tensors: Sequence[tf.Tensor], name: str | None, how: Reduction
     refuse_xla()
     called = label(name, "reducescatter", **scope)
     results = ops.sirtaki_reducescatter(tensors=tensors, label=called, **_circumstances(), **how.attributes())
-    _free_of_order(results[0])
+    free_of_order(results[0])
     return results
 
 
 def barrier(group: int) -> Any:
-    """Keeps its place in the program: ops with side effects that come before it run before it."""
+    """Keeps its place in the program."""
     refuse_xla()
-    return ops.sirtaki_barrier(label=label(None, "barrier"), process_set=group, **_circumstances())
+    called = label(None, "barrier")
+    return in_place(lambda: ops.sirtaki_barrier(label=called, process_set=group, **_circumstances()))
 
 
 def join() -> tf.Tensor:
     """The last rank to join, int32. Keeps its place in the program."""
     refuse_xla()
-    return ops.sirtaki_join(label=label(None, "join"), **_circumstances())
+    called = label(None, "join")
+    return in_place(lambda: ops.sirtaki_join(label=called, **_circumstances()))
 
 
 def ask(question: str, group: int = 0, name: str | None = None) -> tf.Tensor:
