@@ -238,6 +238,9 @@ def test_partial_tape(rank_count):
     assert [float(g[0][0]) for g in grads] == [hvd.rank() + 1.0, 1.5]
     with pytest.raises(ValueError, match="Keras layers"):
         hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=["layer"])
+    for wrong in ("kernel", [layer.kernel], None):
+        with pytest.raises(ValueError, match="local must be a variable or tensor, got"):
+            hvd.DistributedGradientTape(tf.GradientTape()).register_local_source(wrong)
 
 
 @ranks(2)

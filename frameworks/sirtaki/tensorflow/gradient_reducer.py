@@ -58,7 +58,9 @@ class GradientReducer:
         )
 
     def add_local(self, variable: Any) -> None:
-        """The gradient of this variable stays this rank's own."""
+        """The gradient of this variable stays this rank's own. ValueError for what no gradient can belong to."""
+        if not hasattr(variable, "assign") and not tf.is_tensor(variable):
+            raise ValueError(f"local must be a variable or tensor, got {type(variable).__name__} {variable!r:.80}")
         self.local[identity(variable)] = variable
 
     def is_local(self, variable: Any) -> bool:

@@ -14,7 +14,7 @@ from sirtaki.reduce_ops import Average
 from sirtaki.tensorflow import raw
 from sirtaki.tensorflow.compression import Compression, Compressor
 from sirtaki.tensorflow.raw import Reduction
-from sirtaki.tensorflow.tensors import to_tensors
+from sirtaki.tensorflow.tensors import check_list, to_tensors
 
 
 @tf.autograph.experimental.do_not_convert
@@ -53,7 +53,7 @@ def grouped_reducescatter(
 ) -> list[tf.Tensor]:
     """reducescatter of several tensors as one unit: a list. Differentiable."""
     how = Reduction(*reduction(op, prescale_factor, postscale_factor, process_set))
-    return _scatter(tensors, device_dense, compression, how, name, ignore_name_scope)
+    return _scatter(check_list(tensors), device_dense, compression, how, name, ignore_name_scope)
 
 
 def _scatter(
