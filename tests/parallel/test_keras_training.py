@@ -178,6 +178,27 @@ def test_nobody_to_reduce_with_any_more() -> None:
     assert keras.ops.convert_to_numpy(variable).tolist() == [0.0, 0.0]
 
 
+@ranks(2, backends=["tensorflow"])
+def test_a_step_that_was_compiled_by_a_rank_alone() -> None:
+    """It reduces nothing, which is an error in a larger job; compiled again it does."""
+    import tensorflow as tf
+
+    rank = hvd.rank()
+    hvd.shutdown()
+    hvd.init(comm=[rank])
+    model = training.compiled(training.make_model(), hvd.DistributedOptimizer(training.sgd()))
+    x, y = (part[:4] * (1 + rank) for part in training.data())
+    model.train_on_batch(x, y)
+    hvd.shutdown()
+    hvd.init()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="compiled by a rank alone"):
+        model.train_on_batch(x, y)
+    hvd.broadcast_variables([*model.weights, *model.optimizer.variables], 0)
+    model.compile(model.optimizer, loss="mse")
+    model.train_on_batch(x, y)
+    training.check_same_on_ranks(model)
+
+
 @ranks(2)
 def test_several_steps_in_one_execution(keras_backend: str) -> None:
     if keras_backend == "torch":  # a limit of Keras

@@ -57,13 +57,17 @@ class Attachment:
         require_id(self.options.process_set)
         return self.has_peers()
 
-    def begin(self) -> None:
-        """With each step. While a graph is traced, before it runs, everything can still be made equal: gradients of
-        its first run are those of the new values.
+    def begin(self) -> bool:
+        """With each step: active(). While a graph is traced, before it runs, everything can still be made equal:
+        gradients of its first run are those of the new values.
         """
+        if not self.active():
+            backends.load().require_alone(self.options.process_set)
+            return False
         if self.before_first_step is not None and backends.load().in_graph():
             todo, self.before_first_step = self.before_first_step, None
             backends.load().run_outside_graph(todo)
+        return True
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:

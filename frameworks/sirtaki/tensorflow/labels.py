@@ -29,11 +29,15 @@ _places: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # of
 _counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # how many of them an outer graph has
 
 
+def in_xla() -> bool:
+    """Whether a function with jit_compile=True is traced now."""
+    graph = framework_ops.get_default_graph
+    return not tf.executing_eagerly() and bool(control_flow_util.GraphOrParentsInXlaContext(graph()))
+
+
 def refuse_xla() -> None:
     """NotImplementedError while a function with jit_compile=True is traced."""
-    if tf.executing_eagerly():
-        return
-    if control_flow_util.GraphOrParentsInXlaContext(framework_ops.get_default_graph()):
+    if in_xla():
         raise NotImplementedError(
             "Sirtaki's collectives cannot be compiled by XLA. Switch it off: jit_compile=False in tf.function and in "
             "Model.compile; or compile only the part that computes, and call Sirtaki outside of it."

@@ -3,6 +3,7 @@
 Compression                          of the framework's adapter
 in_graph()                           whether a graph is traced now, which will run many times
 run_outside_graph(function)          now, while a graph is traced
+require_alone(process_set)           a compiled step of a rank alone fails when it runs with others
 kind(gradient)                       NONE, DENSE or SPARSE (sirtaki.keras.agreement)
 zeros(variable, kind)                a gradient that adds nothing
 dense(gradient)                      the same gradient, dense

@@ -12,9 +12,10 @@ import sirtaki.tensorflow as adapter
 from sirtaki.keras import generations
 from sirtaki.keras.agreement import DENSE, NONE, SPARSE
 from sirtaki.keras.options import Options
-from sirtaki.process_sets import ProcessSet
+from sirtaki.process_sets import ProcessSet, require_id
 from sirtaki.reduce_ops import Max
 from sirtaki.tensorflow.compression import Compression as Compression
+from sirtaki.tensorflow.labels import in_xla
 from sirtaki.tensorflow.parameter_check import after_step as after_step
 
 _storage = generations.load().storage
@@ -28,6 +29,19 @@ def in_graph() -> bool:
 def run_outside_graph(function: Callable[[], None]) -> None:
     with tf.init_scope():
         tf.autograph.experimental.do_not_convert(function)()
+
+
+def require_alone(process_set: ProcessSet) -> None:
+    """Such a step, which reduces nothing, may be run again after another init(). Not looked at under XLA, which cannot
+    compile the question.
+    """
+    if tf.executing_eagerly() or in_xla() or process_set.included() is False:
+        return
+    reason = (
+        "this step was compiled by a rank alone and would leave its gradients as they are in a job of more ranks; "
+        "compile the model again after init()"
+    )
+    tf.debugging.Assert(tf.equal(adapter.size_op(require_id(process_set)), 1), [reason])
 
 
 def kind(gradient: Any) -> int:

@@ -42,8 +42,7 @@ class Averaged(Distributed):
         if self._skips(args, kwargs) and attachment.active():
             self._require_aggregated(attachment)
             return self._step(pairs, args, kwargs)
-        if attachment.active():
-            attachment.begin()
+        attachment.begin()
         grads, variables = zip(*pairs, strict=True)
         passes = _passes(self, attachment)
         reduced = passes.compute_gradients(grads, variables)

@@ -60,9 +60,8 @@ class AveragedSteps(_Distributed):
         grads = list(grads)
         if trainable_variables is not None:
             trainable_variables = list(trainable_variables)
-        if attachment.delegated or not attachment.active():
+        if attachment.delegated or not attachment.begin():
             return super().apply(grads, trainable_variables)
-        attachment.begin()
         variables = self._variables_of(grads, trainable_variables)
         with attachment.step():
             if variables:
@@ -136,9 +135,7 @@ class AveragedOutside(_Distributed):
             trainable_variables = list(trainable_variables)
         variables = None
         if not attachment.delegated:
-            alone = not attachment.active()
-            if not alone:
-                attachment.begin()
+            alone = not attachment.begin()
             variables = self._variables_of(grads, trainable_variables)
             if variables:
                 grads = self._whole(grads, variables, alone)
