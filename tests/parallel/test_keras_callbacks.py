@@ -64,6 +64,16 @@ def test_a_model_built_by_its_first_batch_begins_from_the_root(resumed: bool) ->
 
 
 @ranks(2)
+def test_a_model_whose_variables_the_step_makes_gets_the_roots() -> None:
+    keras.utils.set_random_seed(hvd.rank())
+    model = keras.Sequential([keras.layers.Dense(2), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "mse")
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    model.fit(np.ones((4, 3)), np.ones((4, 1)), batch_size=2, verbose=0, callbacks=callbacks)
+    hvd.check_parameters(model.weights)
+
+
+@ranks(2)
 def test_local_variables_stay() -> None:
     model = training.make_model(seed=hvd.rank() + 1)
     kept = model.trainable_variables[0]

@@ -5,6 +5,7 @@ in_graph()                           whether a graph is traced now, which will r
 run_outside_graph(function)          now, while a graph is traced
 require_alone(process_set)           a compiled step of a rank alone fails when it runs with others
 kind(gradient)                       NONE, DENSE or SPARSE (sirtaki.keras.agreement)
+have_values(variables)               whether they can be read now
 zeros(variable, kind)                a gradient that adds nothing
 dense(gradient)                      the same gradient, dense
 scaled(gradient, factor)

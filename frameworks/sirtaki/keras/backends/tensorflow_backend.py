@@ -44,6 +44,10 @@ def require_alone(process_set: ProcessSet) -> None:
     tf.debugging.Assert(tf.equal(adapter.size_op(require_id(process_set)), 1), [reason])
 
 
+def have_values(variables: Sequence[Any]) -> bool:
+    return all(bool(_storage(variable).is_initialized()) for variable in variables)
+
+
 def kind(gradient: Any) -> int:
     if gradient is None:
         return NONE

@@ -7,7 +7,7 @@ from typing import Any
 
 from sirtaki import exchange
 from sirtaki.arguments import checked_root
-from sirtaki.keras import generations
+from sirtaki.keras import backends, generations
 from sirtaki.keras.attachment import attachment_of
 from sirtaki.keras.distributed import is_distributed
 from sirtaki.keras.functions import broadcast_variables
@@ -20,7 +20,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     Where the model of any rank is built only by its first batch, all get them while the step of that batch is compiled,
     before it runs. Where no distributed optimizer is compiled with it (run_eagerly=True on TensorFlow, a tape of your
-    own) they get them after it, and the gradients of that batch are those of unequal weights: build the model before.
+    own), or the step itself makes the variables (a Sequential without an Input on TensorFlow), they
+    get them after it, and the gradients of that batch are those of unequal weights: build the model before.
     local_variables: those that each rank keeps (see DistributedOptimizer's register_local_var). device: kept for
     Horovod's programs. ValueError on every rank if the ranks would train different numbers of batches in an epoch, for
     then the last ones would wait for ever.
@@ -51,10 +52,16 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         if all_built:
             self._broadcast()
         elif is_distributed(getattr(self.model, "optimizer", None)):
-            attachment_of(self.model.optimizer).before_first_step = self._broadcast
+            attachment_of(self.model.optimizer).before_first_step = self._broadcast_if_there
 
     def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         self._broadcast()
+
+    def _broadcast_if_there(self) -> None:
+        """Unless TensorFlow gives a rank's variables their first values only once the step is compiled."""
+        there = backends.load().have_values(self.model.weights)
+        if all(exchange.allgather_object(there, "keras.values", require_id(self.process_set))):
+            self._broadcast()
 
     def _broadcast(self) -> None:
         if self.broadcast_done:
