@@ -248,6 +248,9 @@ py::dict statistics() {
   result["cache_hits"] = s.cache_hits.load();
   result["cache_misses"] = s.cache_misses.load();
   result["idle_wakeups"] = s.idle_wakeups.load();
+  result["planned_batches"] = s.planned_batches.load();
+  result["plans"] = s.plans.load();
+  result["departures"] = s.departures.load();
   return result;
 }
 

@@ -68,7 +68,11 @@ class PyWork {
     }
   }
 
-  bool done() const { return work_->done(); }
+  bool done() const {
+    if (!work_->done()) return false;
+    engine_->noticed();
+    return true;
+  }
 
   // On a GPU: until all is queued; then `stream` waits for the results, or without one this thread.
   void wait(std::optional<std::uintptr_t> stream) {

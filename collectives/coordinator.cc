@@ -1,6 +1,7 @@
 #include "coordinator.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <numeric>
 
@@ -8,6 +9,12 @@
 
 namespace sirtaki {
 namespace {
+
+// Where many ranks take part a batch costs more hand-overs, so that larger ones pay.
+std::int64_t largest_planned_batch(std::size_t ranks) {
+  constexpr std::int64_t kForTwo = std::int64_t{8} << 20;
+  return kForTwo * static_cast<std::int64_t>(std::bit_width(ranks - 1));
+}
 
 std::string title_of(const std::pair<std::string, std::uint64_t>& key) {
   Request shown;
@@ -24,13 +31,20 @@ Coordinator::Coordinator(std::vector<int> global_ranks, const Settings& settings
       gpus_(size()),
       joined_(size()),
       left_(size()),
-      seen_(size()) {}
+      seen_(size()),
+      planned_(size()) {}
 
 void Coordinator::hear(int from, Announcement announcement, Clock::time_point now) {
   const auto rank = static_cast<std::size_t>(from);
   seen_[rank] = std::max(seen_[rank], announcement.seen);
   if (announcement.stacks.has_value()) stacks_[from] = *announcement.stacks;
   if (!announcement.failure.empty() && abort_cause_.empty()) abort_cause_ = announcement.failure;
+  if (announcement.planned.has_value()) {
+    Planned& planned = planned_[rank];
+    if (!planned.waits.empty()) --planned_count_;
+    planned = {now, std::move(*announcement.planned)};
+    if (!planned.waits.empty()) ++planned_count_;
+  }
   for (const Vote& vote : announcement.votes) count(from, vote, now);
   if (announcement.leaving) leave(from);
 }
@@ -52,6 +66,7 @@ void Coordinator::count(int from, const Vote& vote, Clock::time_point now) {
   if (entry.requests[rank] == nullptr) ++entry.votes;
   entry.requests[rank] = *entry.first == *request ? entry.first : request;
   entry.slots[rank] = vote.slot;
+  if (rank == 0) entry.epoch = vote.epoch;
   settle(position);
 }
 
@@ -137,6 +152,7 @@ Verdict Coordinator::decide(bool planes_busy, std::int64_t fusion_threshold) {
       for (const std::size_t member : members) batch.push_back(make_item(ready_[member], verdict));
     }
     ready_.clear();
+    lock_plan(verdict, fusion_threshold);
   }
   if (joined_count_ == static_cast<int>(size()) && ready_.empty()) {
     verdict.last_joined = std::exchange(last_joined_, -1);
@@ -164,6 +180,7 @@ Item Coordinator::make_item(Ready& ready, Verdict& verdict) {
   if (by_one_slot && voted && slots_.is_live(*voted)) {
     item.slot = *voted;
     slots_.touch(item.slot);
+    watch_cycles(ready, item);
     return item;
   }
   const Verb verb = ready.agreement.request.verb;
@@ -176,8 +193,35 @@ Item Coordinator::make_item(Ready& ready, Verdict& verdict) {
     slots_.release_until(seen);
     item.slot = slots_.add(ready.entry.requests, verdict.number, verdict.forgotten);
   }
+  watch_cycles(ready, item);
   item.agreement = std::move(ready.agreement);
   return item;
+}
+
+// Only requests that every rank makes, under a name, can be foreseen.
+void Coordinator::watch_cycles(const Ready& ready, const Item& item) {
+  if (!may_plan_ || ready.agreement.request.verb != Verb::kAllreduce || ready.sequence != 0) return;
+  const bool repeated = ready.entry.slots.front() != kNoSlot && item.slot == ready.entry.slots.front();
+  if (!repeated || item.contributors < static_cast<int>(size())) return cycles_.saw_new();
+  cycles_.saw({item.slot, ready.entry.epoch});
+}
+
+void Coordinator::lock_plan(Verdict& verdict, std::int64_t fusion_threshold) {
+  if (!may_plan_ || left_count_ > 0 || joined_count_ > 0) return;
+  const auto cycle = cycles_.take();
+  if (!cycle) return;
+  const std::int64_t limit = std::min(fusion_threshold, largest_planned_batch(size()));
+  for (std::size_t begin = 0, end = 0; begin < cycle->size(); begin = end) {
+    std::vector<const Request*> requests;
+    for (; end < cycle->size() && (*cycle)[end].epoch == (*cycle)[begin].epoch; ++end) {
+      requests.push_back(slots_.request_of((*cycle)[end].slot, 0).get());
+    }
+    for (const std::vector<std::size_t>& members : plan(requests, limit)) {
+      std::vector<Slot>& batch = verdict.plan.emplace_back();
+      for (const std::size_t member : members) batch.push_back((*cycle)[begin + member].slot);
+    }
+  }
+  may_plan_ = false;
 }
 
 void Coordinator::ask_for_stacks(const std::vector<int>& ranks) {
@@ -201,7 +245,30 @@ std::vector<Waiting> Coordinator::waiting() const {
     waiting.title = title_of(key);
     result.push_back(std::move(waiting));
   }
+  add_planned(result);
   return result;
+}
+
+void Coordinator::add_planned(std::vector<Waiting>& result) const {
+  if (planned_count_ == 0) return;
+  std::map<std::string, Waiting> by_title;
+  for (std::size_t rank = 0; rank < size(); ++rank) {
+    for (const PlannedWait& wait : planned_[rank].waits) {
+      const auto [position, is_new] = by_title.try_emplace(wait.title);
+      Waiting& waiting = position->second;
+      if (is_new) waiting = {wait.title, Verb::kAllreduce, planned_[rank].since, {}, {}, {}};
+      waiting.since = std::min(waiting.since, planned_[rank].since);
+      waiting.present.push_back(static_cast<int>(rank));
+      waiting.sites.push_back(wait.site);
+    }
+  }
+  for (auto& [title, waiting] : by_title) {
+    for (std::size_t rank = 0; rank < size(); ++rank) {
+      const bool present = std::ranges::binary_search(waiting.present, static_cast<int>(rank));
+      if (!present && !joined_[rank]) waiting.missing.push_back(static_cast<int>(rank));
+    }
+    result.push_back(std::move(waiting));
+  }
 }
 
 std::vector<int> Coordinator::global(const std::vector<int>& ranks) const {

@@ -3,7 +3,6 @@
 // drive it.
 #pragma once
 
-#include <chrono>
 #include <deque>
 #include <map>
 #include <optional>
@@ -11,14 +10,14 @@
 #include <vector>
 
 #include "agreement.h"
+#include "clock.h"
+#include "cycle_finder.h"
 #include "gpu_rule.h"
 #include "messages.h"
 #include "settings.h"
 #include "slots.h"
 
 namespace sirtaki {
-
-using Clock = std::chrono::steady_clock;
 
 // A request that some ranks have made and others have not.
 struct Waiting {
@@ -46,8 +45,13 @@ class Coordinator {
   // Stacks that arrived since, by rank within the group; empty text while there is no answer.
   const std::map<int, std::string>& stacks() const { return stacks_; }
 
+  // Nothing of an earlier plan is under way on this rank, so that a new one may be made.
+  void allow_plan(bool allowed) { may_plan_ = allowed; }
+  // Somebody has left the plan, which had served for so many steps.
+  void plan_ended(std::uint64_t steps) { cycles_.left_after(steps); }
+
   std::vector<Waiting> waiting() const;
-  bool has_pending() const { return !pending_.empty() || !ready_.empty(); }
+  bool has_pending() const { return !pending_.empty() || !ready_.empty() || planned_count_ > 0; }
   bool has_left(int rank) const { return left_[static_cast<std::size_t>(rank)]; }
 
  private:
@@ -57,6 +61,7 @@ class Coordinator {
     std::vector<Slot> slots;               // what each rank voted with
     std::shared_ptr<const Request> first;  // of those that came in
     std::size_t votes = 0;
+    std::uint64_t epoch = 0;  // of rank 0's vote
     Clock::time_point since;
   };
   struct Ready {
@@ -73,6 +78,9 @@ class Coordinator {
   std::string reason_to_refuse(const Key& key, const Entry& entry) const;
   void refuse(const Key& key, const std::string& message);
   Item make_item(Ready& ready, Verdict& verdict);
+  void watch_cycles(const Ready& ready, const Item& item);
+  void lock_plan(Verdict& verdict, std::int64_t fusion_threshold);
+  void add_planned(std::vector<Waiting>& waiting) const;
   std::vector<int> global(const std::vector<int>& ranks) const;
   std::vector<int> ranks_where(const std::vector<bool>& flags) const;
 
@@ -85,6 +93,14 @@ class Coordinator {
   std::vector<bool> joined_;
   std::vector<bool> left_;
   std::vector<std::uint64_t> seen_;
+  CycleFinder cycles_;
+  bool may_plan_ = false;
+  struct Planned {
+    Clock::time_point since;
+    std::vector<PlannedWait> waits;
+  };
+  std::vector<Planned> planned_;   // by rank: what it holds of a plan that does not move
+  std::size_t planned_count_ = 0;  // ranks that hold something
   std::map<int, std::string> stacks_;
   std::vector<std::int64_t> asked_;
   std::string abort_cause_;

@@ -147,6 +147,7 @@ std::shared_ptr<Work> Engine::enqueue(int group, Request request, std::vector<Ad
   }
   if (nameless) ++counter;
   queue_.push_back({group, {std::move(request), std::move(addresses), work, std::move(allocate), std::move(ready)}});
+  queue_.back().submission.epoch = epoch_.load(std::memory_order_acquire);
   return work;
 }
 
@@ -300,17 +301,18 @@ void Engine::pin() {
 }
 
 bool Engine::step() {
+  // Read before the queue is: whatever a waiting thread submitted before is then known.
+  const std::uint64_t waits = waits_.load(std::memory_order_acquire);
   take_in_queue();
   bool moved = false;
   // A group may make or remove others, never itself.
   for (auto group = groups_.begin(); group != groups_.end();) {
     const int id = group->first;
-    moved |= group->second->progress();
+    moved |= group->second->progress(waits);
     group = groups_.upper_bound(id);
   }
-  for (auto& group : closing_) moved |= group->progress();
-  std::erase_if(closing_,
-                [](const auto& group) { return group->all_left() && !group->moving_data() && group->flushed(); });
+  for (auto& group : closing_) moved |= group->progress(waits);
+  std::erase_if(closing_, [](const auto& group) { return group->all_left() && group->settled() && group->flushed(); });
   if (moved) backoff_.reset();
   return moved;
 }
@@ -391,7 +393,7 @@ bool Engine::ended() {
   // A failure has to be told first: take_in_queue() throws it.
   return !failure_ && leaving_ && closing_.empty() &&
          std::all_of(groups_.begin(), groups_.end(), [](const auto& group) {
-           return group.second->all_left() && !group.second->moving_data() && group.second->flushed();
+           return group.second->all_left() && group.second->settled() && group.second->flushed();
          });
 }
 
@@ -411,12 +413,26 @@ void Engine::make_group(int id, std::vector<int> ranks, std::unique_ptr<Transpor
     }
     DataPlanes planes = options_.make_planes(*transport, hosts);
     for (const auto& plane : planes) plane->count_uses(plane_uses_.of(plane->name()));
-    groups_[id] = std::make_unique<Group>(std::move(options), std::move(transport), std::move(planes),
+    PlanLane lane = make_lane(*transport, hosts);
+    groups_[id] = std::make_unique<Group>(std::move(options), std::move(transport), std::move(planes), std::move(lane),
                                           static_cast<GroupOwner&>(*this), statistics_);
   }
   const std::lock_guard lock(mutex_);
   sets_[id].ranks = std::move(ranks);
   sets_[id].rank = rank;
+}
+
+// A locked plan's batches run on planes of their own, since they keep no order with what is negotiated. Made together
+// with the group, when all ranks are at the same point.
+PlanLane Engine::make_lane(Transport& transport, const std::vector<int>& hosts) {
+  PlanLane lane;
+  if (!options_.settings.lock_plan || options_.settings.cache_capacity == 0 || transport.size() == 1) return lane;
+  std::vector<int> all;
+  for (int rank = 0; rank < transport.size(); ++rank) all.push_back(rank);
+  lane.transport = transport.split(all);
+  lane.planes = options_.make_planes(*lane.transport, hosts);
+  for (const auto& plane : lane.planes) plane->count_uses(plane_uses_.of(plane->name()));
+  return lane;
 }
 
 void Engine::on_finished(int group, Submission& submission, Result result, const Error* error) {
@@ -425,6 +441,7 @@ void Engine::on_finished(int group, Submission& submission, Result result, const
     const auto set = sets_.find(group);
     if (set != sets_.end()) set->second.names.erase({submission.request.name, submission.request.sequence});
   }
+  if (submission.work->is_followed()) noticed();
   if (error != nullptr) {
     submission.work->fail(*error);
   } else {

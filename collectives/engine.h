@@ -55,6 +55,8 @@ class Engine final : private GroupOwner {
   // Any thread that may not wait: does the engine's work for a moment if the engine sleeps, and wakes it if that was
   // not enough.
   void advance(Work& work);
+  // The program has seen that a work is done without waiting for it.
+  void noticed() { epoch_.fetch_add(1, std::memory_order_release); }
   // Somebody wants a work soon: the engine should not nap for long.
   void hurry() { doorbell_.ring(true); }
 
@@ -117,6 +119,7 @@ class Engine final : private GroupOwner {
   bool may_stop() const;
   void join_thread();
   void make_group(int id, std::vector<int> ranks, std::unique_ptr<Transport> transport);
+  PlanLane make_lane(Transport& transport, const std::vector<int>& hosts);
   void fill_in(const ProcessSet& set, Request& request) const;
   ProcessSet& set_for(int group, const Request& request);
 
@@ -150,6 +153,12 @@ class Engine final : private GroupOwner {
   int next_id_ = 1;
   std::vector<int> free_ids_;
   std::vector<int> asking_;  // groups whose coordinator waits for stacks
+
+  // How often a thread has begun to wait. Whoever waits has submitted all it means to, which may be less than a locked
+  // plan expects.
+  std::atomic<std::uint64_t> waits_{0};
+  // How often the program has learned of a result: what it asks for afterwards may depend on that.
+  std::atomic<std::uint64_t> epoch_{0};
 
   // Shared, under the mutex.
   mutable std::mutex mutex_;

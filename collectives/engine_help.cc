@@ -12,7 +12,9 @@ constexpr std::chrono::microseconds kMoment{100};
 }  // namespace
 
 bool Engine::wait(Work& work, bool may_help) {
+  epoch_.fetch_add(1, std::memory_order_release);
   if (work.done()) return true;
+  work.want(waits_.fetch_add(1, std::memory_order_acq_rel) + 1);
   if (is_engines_own(std::this_thread::get_id())) {
     throw Error(ErrorKind::kPrecondition,
                 "a collective was waited for in a callback of the engine, which could then never complete it");

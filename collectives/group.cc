@@ -9,8 +9,8 @@ constexpr std::chrono::milliseconds kLookInterval{250};
 
 }  // namespace
 
-Group::Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPlanes planes, GroupOwner& owner,
-             Statistics& statistics)
+Group::Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPlanes planes, PlanLane lane,
+             GroupOwner& owner, Statistics& statistics)
     : options_(std::move(options)),
       transport_(std::move(transport)),
       owner_(owner),
@@ -19,6 +19,13 @@ Group::Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPla
                 [this](Submission& submission, Result result, const Error* error) {
                   owner_.on_finished(options_.id, submission, std::move(result), error);
                 }),
+      lane_transport_(std::move(lane.transport)),
+      plans_(!lane.planes.empty()),
+      lane_(transport_->rank(), transport_->size(), std::move(lane.planes),
+            [this](Submission& submission, Result result, const Error* error) {
+              if (is_meeting(submission)) return on_met(submission, error);
+              owner_.on_finished(options_.id, submission, std::move(result), error);
+            }),
       fusion_threshold_(options_.settings.fusion_threshold) {
   if (transport_->rank() == 0) {
     coordinator_.emplace(options_.ranks, options_.settings);
@@ -27,7 +34,17 @@ Group::Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPla
 }
 
 void Group::submit(Submission submission) {
+  if (plan_) {
+    const LockedPlan::Fit fit = plan_->fit(submission.request);
+    if (fit == LockedPlan::Fit::kFits) return plan_->hold(std::move(submission), Clock::now());
+    if (fit == LockedPlan::Fit::kDiffers || submission.request.verb == Verb::kJoin) depart();
+  }
+  vote(std::move(submission));
+}
+
+void Group::vote(Submission submission) {
   Vote vote = cache_.vote_for(submission.request);
+  vote.epoch = submission.epoch;
   ++(vote.slot == kNoSlot ? statistics_.cache_misses : statistics_.cache_hits);
   announcement_.votes.push_back(std::move(vote));
   if (submission.request.verb == Verb::kJoin) {
@@ -38,28 +55,34 @@ void Group::submit(Submission submission) {
   in_flight_.emplace(std::move(key), std::move(submission));
 }
 
-void Group::leave() { leaving_ = true; }
+void Group::leave() {
+  leaving_ = true;
+  depart();
+}
 
 void Group::announce_failure(const std::string& cause) { announcement_.failure = cause; }
 
 void Group::answer(const std::string& stacks) { announcement_.stacks = stacks; }
 
-bool Group::progress() {
+bool Group::progress(std::uint64_t waits) {
   bool moved = send_announcement();
   moved |= take_in_messages();
+  moved |= follow_plan(waits);
   moved |= executor_.progress();
+  moved |= lane_.progress();
   if (coordinator_) moved |= coordinate();
   return moved;
 }
 
 bool Group::active() const {
-  return !in_flight_.empty() || !joins_.empty() || executor_.busy() || announcement_.says_something() ||
+  return !in_flight_.empty() || !joins_.empty() || executor_.busy() ||
+         (plan_ && (plan_->holds_anything() || meeting())) || announcement_.says_something() ||
          (leaving_ && !all_left_) || (coordinator_ && coordinator_->has_pending());
 }
 
 bool Group::send_announcement() {
   // What this rank has asked for comes first: it ends, one way or the other, once the other ranks ask too or have left.
-  if (leaving_ && !told_leaving_ && in_flight_.empty() && joins_.empty() && !executor_.busy()) {
+  if (leaving_ && !told_leaving_ && in_flight_.empty() && joins_.empty() && !plan_ && !moving_data()) {
     announcement_.leaving = told_leaving_ = true;
   }
   if (!announcement_.says_something()) return false;
@@ -77,8 +100,12 @@ bool Group::send_announcement() {
 
 bool Group::take_in_messages() {
   bool moved = false;
+  if (postponed_ && !plan_ && !meeting()) {
+    moved = true;
+    act_on(*std::exchange(postponed_, std::nullopt));
+  }
   Message message;
-  while (transport_->receive(message)) {
+  while (!postponed_ && transport_->receive(message)) {
     moved = true;
     if (coordinator_) {
       coordinator_->hear(message.from, decode_announcement(message.bytes), Clock::now());
@@ -91,6 +118,7 @@ bool Group::take_in_messages() {
 
 bool Group::coordinate() {
   if (coordinator_->has_pending() || watch_->has_warned()) watch();
+  coordinator_->allow_plan(plans_ && !plan_ && !meeting());
   Verdict verdict = coordinator_->decide(executor_.busy(), fusion_threshold_);
   if (!verdict.says_something()) return false;
   if (transport_->size() > 1) {
@@ -113,8 +141,13 @@ void Group::watch() {
 }
 
 void Group::act_on(Verdict verdict) {
+  if (!verdict.plan.empty() && (plan_ || meeting())) {
+    postponed_ = std::move(verdict);
+    return;
+  }
   announcement_.seen = verdict.number;
   for (ItemList& items : verdict.batches) start(items);
+  if (!verdict.plan.empty()) lock_plan(verdict.plan);
   for (const Slot slot : verdict.forgotten) cache_.forget(slot);
   for (const Refusal& refusal : verdict.refusals) refuse(refusal);
   for (const std::int64_t rank : verdict.asked) {
@@ -145,13 +178,18 @@ BatchItem Group::to_batch_item(Item& item) {
   } else {
     result.agreement = cache_.at(item.slot);
   }
+  if (plan_ && item.sequence == 0) plan_->negotiated(result.agreement->request.name, Clock::now());
   if (auto own = take({result.agreement->request.name, item.sequence})) result.submission.emplace(std::move(*own));
   if (item.agreement && item.slot != kNoSlot) {
     cache_.remember(item.slot, result.agreement, result.submission ? &result.submission->request : nullptr);
   }
-  statistics_.tensors += result.agreement->request.tensors.size();
-  statistics_.bytes += static_cast<std::uint64_t>(bytes_of(result.agreement->request));
+  count(result.agreement->request);
   return result;
+}
+
+void Group::count(const Request& request) {
+  statistics_.tensors += request.tensors.size();
+  statistics_.bytes += static_cast<std::uint64_t>(bytes_of(request));
 }
 
 std::optional<Submission> Group::take(const Key& key) {
@@ -179,6 +217,7 @@ void Group::finish_joins(int last) {
 
 void Group::fail_all(const Error& error) {
   executor_.abort(error);
+  lane_.abort(error);
   fail_pending(error);
 }
 
@@ -188,6 +227,9 @@ void Group::close() {
 }
 
 void Group::fail_pending(const Error& error) {
+  if (plan_) {
+    for (Submission& submission : plan_->release(false)) owner_.on_finished(options_.id, submission, Result(), &error);
+  }
   for (auto& [key, submission] : std::exchange(in_flight_, {})) {
     owner_.on_finished(options_.id, submission, Result(), &error);
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 
 #include "coordinator.h"
 #include "executor.h"
+#include "plan.h"
 #include "response_cache.h"
 #include "settings.h"
 #include "stall_watch.h"
@@ -28,6 +30,15 @@ struct Statistics {
   std::atomic<std::uint64_t> cache_hits{0};
   std::atomic<std::uint64_t> cache_misses{0};
   std::atomic<std::uint64_t> idle_wakeups{0};
+  std::atomic<std::uint64_t> planned_batches{0};  // of `batches`, those that no vote preceded
+  std::atomic<std::uint64_t> plans{0};            // made
+  std::atomic<std::uint64_t> departures{0};       // of this rank or another from a plan
+};
+
+// Where the batches of a locked plan run; without planes there are no plans.
+struct PlanLane {
+  std::unique_ptr<Transport> transport;
+  DataPlanes planes;
 };
 
 // What a group asks of its engine.
@@ -54,26 +65,29 @@ struct GroupOptions {
 
 class Group {
  public:
-  Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPlanes planes, GroupOwner& owner,
+  Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPlanes planes, PlanLane lane, GroupOwner& owner,
         Statistics& statistics);
 
   void submit(Submission submission);
   void leave();
   void announce_failure(const std::string& cause);
   void answer(const std::string& stacks);
-  void set_fusion_threshold(std::int64_t bytes) { fusion_threshold_ = bytes; }
+  void set_fusion_threshold(std::int64_t bytes);
 
   // Sends what is new, takes in what has come, moves the running batch. True if anything moved.
+  // `waits`: what threads submitted before they began the first so many waits has come.
   // Throws Error(kAborted) when the job cannot go on.
-  bool progress();
+  bool progress(std::uint64_t waits);
 
   // Is there anything that only progress() can bring forward?
   bool active() const;
-  bool moving_data() const { return executor_.busy(); }
+  bool moving_data() const { return executor_.busy() || (lane_.busy() && !meeting()); }
+  // Nothing is under way on the planes, and nobody else needs this rank on them.
+  bool settled() const { return !executor_.busy() && !lane_.busy(); }
   // Will whoever can bring this group forward wake this rank?
-  bool wakes() const { return (transport_->wakes() || transport_->size() == 1) && executor_.wakes(); }
+  bool wakes() const { return (transport_->wakes() || transport_->size() == 1) && executor_.wakes() && lane_.wakes(); }
   // Is there queued work that may yet fail? Then progress() looks after it, now and then.
-  bool watching() const { return executor_.watching(); }
+  bool watching() const { return executor_.watching() || lane_.watching(); }
   bool leaving() const { return leaving_; }
   bool all_left() const { return all_left_; }
   bool flushed() { return transport_->flushed(); }
@@ -89,6 +103,18 @@ class Group {
  private:
   using Key = std::pair<std::string, std::uint64_t>;
 
+  // The locked plan (group_plan.cc).
+  void vote(Submission submission);
+  static bool is_meeting(const Submission& submission);
+  bool follow_plan(std::uint64_t waits);
+  void meet(bool departs);
+  void on_met(Submission& submission, const Error* error);
+  void depart();
+  void end_plan();
+  void report_plan(Clock::time_point now);
+  void lock_plan(const std::vector<std::vector<Slot>>& batches);
+  bool meeting() const { return !meetings_.empty(); }
+
   bool send_announcement();
   bool take_in_messages();
   bool coordinate();
@@ -100,12 +126,26 @@ class Group {
   void finish_joins(int last);
   void fail_pending(const Error& error);
   std::optional<Submission> take(const Key& key);
+  void count(const Request& request);
 
   GroupOptions options_;
   std::unique_ptr<Transport> transport_;
   GroupOwner& owner_;
   Statistics& statistics_;
   Executor executor_;
+  std::unique_ptr<Transport> lane_transport_;
+  const bool plans_;  // are there planes for them?
+  Executor lane_;
+  std::optional<LockedPlan> plan_;
+  // What this rank says, and then what was said, at batches that it has reached; the first is under way.
+  struct Meeting {
+    std::shared_ptr<std::vector<std::uint64_t>> words;
+    bool departs;
+  };
+  std::deque<Meeting> meetings_;
+  bool departing_ = false;            // at the next batch, since one of this plan has been reached already
+  bool reported_ = false;             // that the plan does not move
+  std::optional<Verdict> postponed_;  // makes a plan, while this rank is still in the one before
   ResponseCache cache_;
   std::optional<Coordinator> coordinator_;  // on rank 0
   std::optional<StallWatch> watch_;

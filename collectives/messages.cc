@@ -63,10 +63,28 @@ Item read_item(Reader& reader) {
   return item;
 }
 
+void write(Writer& writer, const std::vector<PlannedWait>& waits) {
+  writer.number(waits.size());
+  for (const PlannedWait& wait : waits) {
+    writer.text(wait.title);
+    writer.text(wait.site);
+  }
+}
+
+std::vector<PlannedWait> read_planned(Reader& reader) {
+  std::vector<PlannedWait> waits(reader.length());
+  for (PlannedWait& wait : waits) {
+    wait.title = reader.text();
+    wait.site = reader.text();
+  }
+  return waits;
+}
+
 // Parts of a message that are absent most of the time cost one bit each.
 constexpr std::uint64_t kLeaving = 1;
 constexpr std::uint64_t kFailure = 2;
 constexpr std::uint64_t kStacks = 4;
+constexpr std::uint64_t kPlanned = 8;
 
 }  // namespace
 
@@ -104,9 +122,10 @@ Bytes encode(const Announcement& announcement) {
   Writer writer;
   writer.number(announcement.seen);
   writer.number((announcement.leaving ? kLeaving : 0) | (announcement.failure.empty() ? 0 : kFailure) |
-                (announcement.stacks.has_value() ? kStacks : 0));
+                (announcement.stacks.has_value() ? kStacks : 0) | (announcement.planned.has_value() ? kPlanned : 0));
   if (!announcement.failure.empty()) writer.text(announcement.failure);
   if (announcement.stacks.has_value()) writer.text(*announcement.stacks);
+  if (announcement.planned.has_value()) write(writer, *announcement.planned);
   writer.number(announcement.votes.size());
   for (const Vote& vote : announcement.votes) write(writer, vote);
   return writer.take();
@@ -116,10 +135,11 @@ Announcement decode_announcement(std::span<const std::byte> bytes) {
   Reader reader(bytes);
   Announcement announcement;
   announcement.seen = reader.number();
-  const std::uint8_t present = reader.below(8);
+  const std::uint8_t present = reader.below(16);
   announcement.leaving = (present & kLeaving) != 0;
   if ((present & kFailure) != 0) announcement.failure = reader.text();
   if ((present & kStacks) != 0) announcement.stacks = reader.text();
+  if ((present & kPlanned) != 0) announcement.planned = read_planned(reader);
   announcement.votes.resize(reader.length());
   for (Vote& vote : announcement.votes) vote = read_vote(reader);
   reader.finish();
@@ -140,6 +160,8 @@ Bytes encode(const Verdict& verdict) {
     writer.number(refusal.sequence);
     writer.text(refusal.message);
   }
+  writer.number(verdict.plan.size());
+  for (const std::vector<Slot>& batch : verdict.plan) writer.integers(batch);
   writer.number(verdict.batches.size());
   for (const ItemList& batch : verdict.batches) {
     writer.number(batch.size());
@@ -163,6 +185,8 @@ Verdict decode_verdict(std::span<const std::byte> bytes) {
     refusal.sequence = reader.number();
     refusal.message = reader.text();
   }
+  verdict.plan.resize(reader.length());
+  for (std::vector<Slot>& batch : verdict.plan) batch = reader.integers();
   verdict.batches.resize(reader.length());
   for (ItemList& batch : verdict.batches) {
     batch.resize(reader.length());

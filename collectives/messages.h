@@ -21,6 +21,14 @@ struct Vote {
   Slot slot = kNoSlot;
   std::uint64_t sequence = 0;  // with a slot; otherwise part of the request
   Request request;             // without a slot
+  // Of rank 0's own votes, does not travel: votes of equal epoch were asked for without waiting for any in between.
+  std::uint64_t epoch = 0;
+};
+
+// Something of a locked plan that a rank waits for.
+struct PlannedWait {
+  std::string title;
+  std::string site;
 };
 
 // Member to coordinator.
@@ -30,8 +38,12 @@ struct Announcement {
   bool leaving = false;               // this rank submits nothing more
   std::string failure;                // cause, when this rank can't go on
   std::optional<std::string> stacks;  // answer to Verdict::asked
+  // What this rank holds of a plan that has not moved for long; empty once it moves again.
+  std::optional<std::vector<PlannedWait>> planned;
 
-  bool says_something() const { return !votes.empty() || leaving || !failure.empty() || stacks.has_value(); }
+  bool says_something() const {
+    return !votes.empty() || leaving || !failure.empty() || stacks.has_value() || planned.has_value();
+  }
 };
 
 // What all ranks of the group agreed on about one request. `request` is any one rank's; sizes hold what differs by
@@ -63,6 +75,8 @@ struct Verdict {
   std::uint64_t number = 0;
   std::vector<ItemList> batches;
   std::vector<Refusal> refusals;
+  // Batches of slots that repeat from now on without votes, after each slot has been agreed on once more (plan.h).
+  std::vector<std::vector<Slot>> plan;
   std::vector<Slot> forgotten;      // slots that are no longer valid
   std::vector<std::int64_t> asked;  // ranks whose Python stacks are wanted
   int last_joined = -1;             // every rank has joined, this one last

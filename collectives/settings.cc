@@ -99,6 +99,7 @@ Settings Settings::from_environment() {
     }
     settings.shared_memory = variable->value == "shm";
   }
+  read_flag("LOCK_PLAN", settings.lock_plan);
   if (const auto variable = look_up("HOSTNAME")) settings.host_name = variable->value;
   if (const auto variable = look_up("GPU_OPERATIONS")) {
     settings.gpu_operations = lower(variable->value);
@@ -122,7 +123,7 @@ Settings Settings::from_environment() {
 
 std::string Settings::agreed() const {
   return "SIRTAKI_CACHE_CAPACITY=" + std::to_string(cache_capacity) +
-         " SIRTAKI_CPU_OPERATIONS=" + (shared_memory ? "shm" : "mpi") +
+         " SIRTAKI_CPU_OPERATIONS=" + (shared_memory ? "shm" : "mpi") + " SIRTAKI_LOCK_PLAN=" + (lock_plan ? "1" : "0") +
          (gpu_operations.empty() ? "" : " SIRTAKI_GPU_OPERATIONS=" + gpu_operations);
 }
 

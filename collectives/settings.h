@@ -13,6 +13,8 @@ struct Settings {
   std::int64_t fusion_threshold = std::int64_t{128} << 20;
   // SIRTAKI_CACHE_CAPACITY: requests that are remembered so that repeating them costs a few bytes; 0 turns it off.
   int cache_capacity = 4096;
+  // SIRTAKI_LOCK_PLAN: whether ranks that repeat a step may agree on it for good; 0 negotiates every step.
+  bool lock_plan = true;
   // SIRTAKI_STALL_CHECK_TIME_SECONDS: a request that lacks ranks for so long is reported, and again each such time.
   // 0, or SIRTAKI_STALL_CHECK_DISABLE=1, turns it off.
   double stall_warning_seconds = 60;

@@ -40,6 +40,7 @@ struct Submission {
 
   Request request;
   std::vector<Address> addresses;  // one for each tensor of the request
+  std::uint64_t epoch = 0;         // equal if no thread began to wait for anything in between
   std::shared_ptr<Work> work;
   Allocate allocate;  // optional on the host
   EventPtr ready;     // GPU: the point from which on the memory holds what is to be sent

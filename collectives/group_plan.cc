@@ -1,0 +1,121 @@
+// How a group follows a locked plan and leaves it. docs/locked_plan.md is the protocol, with why it is safe.
+#include "error.h"
+#include "group.h"
+
+namespace sirtaki {
+namespace {
+
+constexpr char kMeeting[] = "sirtaki.meeting";
+// So long a plan may rest while tensors are held before the coordinator is told what they wait for.
+constexpr std::chrono::seconds kTellAfter{1};
+
+// What every rank says when it has reached a batch; the greatest of each word comes back. The last two show whether all
+// are at the same batch, which they are unless this file is wrong.
+enum Word : std::size_t { kDeparts, kPosition, kPositionBackward, kWords };
+
+std::shared_ptr<const Agreement> meeting_agreement() {
+  auto agreement = std::make_shared<Agreement>();
+  agreement->request.name = kMeeting;
+  agreement->request.op = ReduceOp::kMax;
+  agreement->request.tensors = {{DType::kUint64, kHostDevice, {kWords}}};
+  return agreement;
+}
+
+}  // namespace
+
+bool Group::is_meeting(const Submission& submission) { return submission.request.name == kMeeting; }
+
+// Begins the next batch if this rank has all of it, or leaves the plan if it cannot go on.
+bool Group::follow_plan(std::uint64_t waits) {
+  if (!plan_) return false;
+  const bool begins = !meeting() && plan_->complete();
+  if (begins) meet(false);
+  if (!plan_->holds_anything() && !reported_) return begins;
+  const auto now = Clock::now();
+  report_plan(now);
+  if (meeting() || !(plan_->is_wanted(waits) || plan_->overdue(now))) return begins;
+  depart();
+  return true;
+}
+
+// Says what this rank has come to; the others say so at the same batch.
+void Group::meet(bool departs) {
+  static const std::shared_ptr<const Agreement> agreement = meeting_agreement();
+  const auto words = std::make_shared<std::vector<std::uint64_t>>(kWords);
+  (*words)[kDeparts] = departs ? 1 : 0;
+  (*words)[kPosition] = plan_->position();
+  (*words)[kPositionBackward] = ~plan_->position();
+  meetings_.push_back({words, departs});
+  // What is passed as `allocate` is never called; it keeps the words as long as the planes may write there.
+  Submission submission(agreement->request, {{words->data(), words->data()}}, std::make_shared<Work>(),
+                        [words](std::size_t, const Shape&) { return words->data(); });
+  Batch batch;
+  batch.push_back({agreement, transport_->size(), std::move(submission)});
+  lane_.add(std::move(batch));
+}
+
+void Group::on_met(Submission& submission, const Error* error) {
+  submission.work->finish(Result());
+  if (error != nullptr) return;  // the job has failed
+  const Meeting met = std::move(meetings_.front());
+  meetings_.pop_front();
+  if ((*met.words)[kPosition] != ~(*met.words)[kPositionBackward]) {
+    throw Error(ErrorKind::kAborted,
+                "the ranks are at different batches of their locked plan; please report this as a bug");
+  }
+  if (met.departs) return;
+  if ((*met.words)[kDeparts] != 0) return end_plan();
+  Batch batch = plan_->take(Clock::now());
+  ++statistics_.batches;
+  ++statistics_.planned_batches;
+  for (const BatchItem& item : batch) count(item.agreement->request);
+  lane_.add(std::move(batch));
+  if (std::exchange(departing_, false)) depart();
+}
+
+// Leaves the plan, at the next batch that this rank has not reached yet. What it holds for that and later ones is voted
+// for at once; the others do so when they reach the batch.
+void Group::depart() {
+  if (!plan_) return;
+  if (meeting()) {
+    departing_ = true;
+    for (Submission& submission : plan_->release(true)) vote(std::move(submission));
+    return;
+  }
+  meet(true);
+  end_plan();
+}
+
+void Group::end_plan() {
+  ++statistics_.departures;
+  std::vector<Submission> held = plan_->release(false);
+  if (coordinator_) coordinator_->plan_ended(plan_->cycles());
+  if (std::exchange(reported_, false)) announcement_.planned.emplace();
+  plan_.reset();
+  departing_ = false;
+  for (Submission& submission : held) vote(std::move(submission));
+}
+
+// The coordinator sees votes only; what stands still in a plan it has to be told.
+void Group::report_plan(Clock::time_point now) {
+  const bool stands_still = plan_->holds_anything() && plan_->idle(now) > kTellAfter;
+  if (stands_still == reported_) return;
+  reported_ = stands_still;
+  announcement_.planned = stands_still ? plan_->waits() : std::vector<PlannedWait>();
+}
+
+void Group::lock_plan(const std::vector<std::vector<Slot>>& slots) {
+  LockedPlan::Batches batches;
+  for (const std::vector<Slot>& slots_of_batch : slots) {
+    auto& batch = batches.emplace_back();
+    for (const Slot slot : slots_of_batch) batch.push_back(cache_.at(slot));
+  }
+  plan_.emplace(batches, transport_->size(), Clock::now());
+  ++statistics_.plans;
+}
+
+void Group::set_fusion_threshold(std::int64_t bytes) {
+  if (std::exchange(fusion_threshold_, bytes) != bytes && coordinator_) depart();
+}
+
+}  // namespace sirtaki
