@@ -61,6 +61,7 @@ struct GroupOptions {
   std::vector<int> ranks;          // global, by rank within the group
   std::vector<std::string> hosts;  // by rank within the group
   Settings settings;
+  bool leaves_plans_silently = false;  // breaks the protocol of locked plans; a simulation must notice
 };
 
 class Group {

@@ -82,7 +82,7 @@ void Group::depart() {
     for (Submission& submission : plan_->release(true)) vote(std::move(submission));
     return;
   }
-  meet(true);
+  if (!options_.leaves_plans_silently) meet(true);
   end_plan();
 }
 
@@ -112,6 +112,8 @@ void Group::lock_plan(const std::vector<std::vector<Slot>>& slots) {
   }
   plan_.emplace(batches, transport_->size(), Clock::now());
   ++statistics_.plans;
+  // This rank has said so before it knew of the plan.
+  if (leaving_ || !joins_.empty()) depart();
 }
 
 void Group::set_fusion_threshold(std::int64_t bytes) {
