@@ -302,16 +302,17 @@ void Engine::pin() {
 
 bool Engine::step() {
   // Read before the queue is: whatever a waiting thread submitted before is then known.
-  const std::uint64_t waits = waits_.load(std::memory_order_acquire);
+  const std::uint64_t begun = waits_begun_.load(std::memory_order_acquire);
   take_in_queue();
+  const bool awaited = begun > waits_ended_.load(std::memory_order_acquire);
   bool moved = false;
   // A group may make or remove others, never itself.
   for (auto group = groups_.begin(); group != groups_.end();) {
     const int id = group->first;
-    moved |= group->second->progress(waits);
+    moved |= group->second->progress(awaited);
     group = groups_.upper_bound(id);
   }
-  for (auto& group : closing_) moved |= group->progress(waits);
+  for (auto& group : closing_) moved |= group->progress(awaited);
   std::erase_if(closing_, [](const auto& group) { return group->all_left() && group->settled() && group->flushed(); });
   if (moved) backoff_.reset();
   return moved;

@@ -154,9 +154,10 @@ class Engine final : private GroupOwner {
   std::vector<int> free_ids_;
   std::vector<int> asking_;  // groups whose coordinator waits for stacks
 
-  // How often a thread has begun to wait. Whoever waits has submitted all it means to, which may be less than a locked
-  // plan expects.
-  std::atomic<std::uint64_t> waits_{0};
+  // Waits for a work by the program's threads. Whoever waits has submitted all it means to for the time being, which
+  // may be less than a locked plan expects.
+  std::atomic<std::uint64_t> waits_begun_{0};
+  std::atomic<std::uint64_t> waits_ended_{0};
   // How often the program has learned of a result: what it asks for afterwards may depend on that.
   std::atomic<std::uint64_t> epoch_{0};
 

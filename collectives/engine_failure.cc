@@ -55,7 +55,7 @@ void Engine::spread_failure() {
   try {
     world.announce_failure(failure_->what());
     while (Clock::now() < limit) {
-      const bool moved = world.progress(waits_);
+      const bool moved = world.progress(false);
       if (!moved && world.flushed()) break;
       if (!moved) backoff_.pause(doorbell_, false);
     }

@@ -9,12 +9,24 @@ constexpr std::chrono::milliseconds kHelperPatience{100};
 // Of a thread that may not wait.
 constexpr std::chrono::microseconds kMoment{100};
 
+// Counts a wait as long as it lasts.
+class OneWait {
+ public:
+  OneWait(std::atomic<std::uint64_t>& begun, std::atomic<std::uint64_t>& ended) : ended_(ended) {
+    begun.fetch_add(1, std::memory_order_acq_rel);
+  }
+  ~OneWait() { ended_.fetch_add(1, std::memory_order_acq_rel); }
+
+ private:
+  std::atomic<std::uint64_t>& ended_;
+};
+
 }  // namespace
 
 bool Engine::wait(Work& work, bool may_help) {
   epoch_.fetch_add(1, std::memory_order_release);
   if (work.done()) return true;
-  work.want(waits_.fetch_add(1, std::memory_order_acq_rel) + 1);
+  const OneWait counted(waits_begun_, waits_ended_);
   if (is_engines_own(std::this_thread::get_id())) {
     throw Error(ErrorKind::kPrecondition,
                 "a collective was waited for in a callback of the engine, which could then never complete it");

@@ -37,7 +37,13 @@ void Group::submit(Submission submission) {
   if (plan_) {
     const LockedPlan::Fit fit = plan_->fit(submission.request);
     if (fit == LockedPlan::Fit::kFits) return plan_->hold(std::move(submission), Clock::now());
-    if (fit == LockedPlan::Fit::kDiffers || submission.request.verb == Verb::kJoin) depart();
+    const bool joins = submission.request.verb == Verb::kJoin;
+    if (fit == LockedPlan::Fit::kDiffers || joins) depart();
+    // Whoever has joined counts as having voted for everything, so that what it has yet to vote for comes first.
+    if (plan_ && joins) {
+      late_joins_.push_back(std::move(submission));
+      return;
+    }
   }
   vote(std::move(submission));
 }
@@ -64,10 +70,10 @@ void Group::announce_failure(const std::string& cause) { announcement_.failure =
 
 void Group::answer(const std::string& stacks) { announcement_.stacks = stacks; }
 
-bool Group::progress(std::uint64_t waits) {
+bool Group::progress(bool awaited) {
   bool moved = send_announcement();
   moved |= take_in_messages();
-  moved |= follow_plan(waits);
+  moved |= follow_plan(awaited);
   moved |= executor_.progress();
   moved |= lane_.progress();
   if (coordinator_) moved |= coordinate();
@@ -229,6 +235,9 @@ void Group::close() {
 void Group::fail_pending(const Error& error) {
   if (plan_) {
     for (Submission& submission : plan_->release(false)) owner_.on_finished(options_.id, submission, Result(), &error);
+  }
+  for (Submission& submission : std::exchange(late_joins_, {})) {
+    owner_.on_finished(options_.id, submission, Result(), &error);
   }
   for (auto& [key, submission] : std::exchange(in_flight_, {})) {
     owner_.on_finished(options_.id, submission, Result(), &error);

@@ -76,9 +76,9 @@ class Group {
   void set_fusion_threshold(std::int64_t bytes);
 
   // Sends what is new, takes in what has come, moves the running batch. True if anything moved.
-  // `waits`: what threads submitted before they began the first so many waits has come.
+  // `awaited`: a thread of this process waits for some work, and what it submitted before has come.
   // Throws Error(kAborted) when the job cannot go on.
-  bool progress(std::uint64_t waits);
+  bool progress(bool awaited);
 
   // Is there anything that only progress() can bring forward?
   bool active() const;
@@ -107,7 +107,7 @@ class Group {
   // The locked plan (group_plan.cc).
   void vote(Submission submission);
   static bool is_meeting(const Submission& submission);
-  bool follow_plan(std::uint64_t waits);
+  bool follow_plan(bool awaited);
   void meet(bool departs);
   void on_met(Submission& submission, const Error* error);
   void depart();
@@ -144,9 +144,10 @@ class Group {
     bool departs;
   };
   std::deque<Meeting> meetings_;
-  bool departing_ = false;            // at the next batch, since one of this plan has been reached already
-  bool reported_ = false;             // that the plan does not move
-  std::optional<Verdict> postponed_;  // makes a plan, while this rank is still in the one before
+  bool departing_ = false;              // at the next batch, since one of this plan has been reached already
+  std::vector<Submission> late_joins_;  // to be voted for when this rank is out of the plan
+  bool reported_ = false;               // that the plan does not move
+  std::optional<Verdict> postponed_;    // makes a plan, while this rank is still in the one before
   ResponseCache cache_;
   std::optional<Coordinator> coordinator_;  // on rank 0
   std::optional<StallWatch> watch_;

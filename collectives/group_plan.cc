@@ -26,14 +26,15 @@ std::shared_ptr<const Agreement> meeting_agreement() {
 bool Group::is_meeting(const Submission& submission) { return submission.request.name == kMeeting; }
 
 // Begins the next batch if this rank has all of it, or leaves the plan if it cannot go on.
-bool Group::follow_plan(std::uint64_t waits) {
+bool Group::follow_plan(bool awaited) {
   if (!plan_) return false;
   const bool begins = !meeting() && plan_->complete();
   if (begins) meet(false);
   if (!plan_->holds_anything() && !reported_) return begins;
   const auto now = Clock::now();
   report_plan(now);
-  if (meeting() || !(plan_->is_wanted(waits) || plan_->overdue(now))) return begins;
+  const bool lacks = plan_->holds_anything() && !plan_->complete();
+  if (meeting() || !lacks || !(awaited || plan_->overdue(now))) return begins;
   depart();
   return true;
 }
@@ -94,6 +95,7 @@ void Group::end_plan() {
   plan_.reset();
   departing_ = false;
   for (Submission& submission : held) vote(std::move(submission));
+  for (Submission& submission : std::exchange(late_joins_, {})) vote(std::move(submission));
 }
 
 // The coordinator sees votes only; what stands still in a plan it has to be told.

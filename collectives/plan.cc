@@ -69,14 +69,7 @@ Batch LockedPlan::take(Clock::time_point now) {
   return batch;
 }
 
-bool LockedPlan::is_wanted(std::uint64_t waits) const {
-  return std::ranges::any_of(
-      members_, [waits](const Member& member) { return member.held && member.held->work->is_wanted(waits); });
-}
-
-bool LockedPlan::overdue(Clock::time_point now) const {
-  return held_ > 0 && !complete() && idle(now) > kPatience + kPatienceInSteps * step_;
-}
+bool LockedPlan::overdue(Clock::time_point now) const { return idle(now) > kPatience + kPatienceInSteps * step_; }
 
 std::vector<PlannedWait> LockedPlan::waits() const {
   std::vector<PlannedWait> result;

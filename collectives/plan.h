@@ -40,8 +40,6 @@ class LockedPlan {
   Batch take(Clock::time_point now);
 
   bool holds_anything() const { return held_ > 0; }
-  // Was anything that is held waited for by one of the first so many waits?
-  bool is_wanted(std::uint64_t waits) const;
   // No tensor has come for so long that the missing ones of the next batch may never come.
   bool overdue(Clock::time_point now) const;
   // How long nothing has moved.

@@ -29,13 +29,6 @@ class Work {
  public:
   bool done() const { return (state_.load(std::memory_order_acquire) & kDone) != 0; }
 
-  // A thread is about to wait for it, as the number `wait` of all waits in this process, counted from 1.
-  void want(std::uint64_t wait) { wanted_.store(wait, std::memory_order_release); }
-  bool is_wanted(std::uint64_t latest) const {
-    const std::uint64_t wait = wanted_.load(std::memory_order_acquire);
-    return wait != 0 && wait <= latest;
-  }
-
   bool is_followed() const { return (state_.load(std::memory_order_acquire) & kFollowed) != 0; }
 
   // Done, by a failure in which memory may still be written to.
@@ -68,7 +61,6 @@ class Work {
   void publish();
 
   std::atomic<std::uint32_t> state_{kPending};
-  std::atomic<std::uint64_t> wanted_{0};
   std::function<void(Work&)> callback_;
   Result result_;
   std::optional<Error> error_;

@@ -153,10 +153,10 @@ class Rank final : public GroupOwner {
   }
 
   bool run_engine() {
-    const std::uint64_t waits = waits_;
+    const bool awaited = waited_ && !waited_->done();
     for (Submission& submission : std::exchange(queue_, {})) group_->submit(std::move(submission));
     if (leaving_ && !group_->leaving()) group_->leave();
-    return group_->progress(waits);
+    return group_->progress(awaited);
   }
 
   bool finished() { return done_ && group_->all_left() && group_->settled() && group_->flushed(); }
@@ -201,7 +201,6 @@ class Rank final : public GroupOwner {
   bool wait_for(const Flight& flight) {
     ++epoch_;
     if (flight.work->done()) return true;
-    flight.work->want(++waits_);
     waited_ = flight.work;
     return true;
   }
@@ -236,7 +235,6 @@ class Rank final : public GroupOwner {
   std::deque<Flight> flying_;
   std::shared_ptr<Work> waited_;
   std::size_t next_ = 0;
-  std::uint64_t waits_ = 0;
   std::uint64_t epoch_ = 0;
   int sums_ = 0;
   int errors_ = 0;
