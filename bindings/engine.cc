@@ -124,10 +124,14 @@ void init(const std::vector<std::string>& mpi_libraries, std::uint64_t comm_hand
   options.say = [rank = transport->rank(), settings = options.settings](const std::string& line) {
     if (settings.says_warnings) say(rank, settings.says_time, line);
   };
-  options.make_planes = [tell = options.say, settings = options.settings](Transport& group,
-                                                                          const std::vector<int>& hosts) {
+  // Every group, and every lane of one, would say the same.
+  const auto tell_once = [tell = options.say, told = std::make_shared<bool>(false)](const std::string& line) {
+    if (!std::exchange(*told, true)) tell(line);
+  };
+  options.make_planes = [tell = options.say, tell_once, settings = options.settings](Transport& group,
+                                                                                     const std::vector<int>& hosts) {
     GpuOptions gpus = gpu_options(settings, tell, [] { return engine_to_use()->topology().local_rank; });
-    return make_planes(group, hosts, settings.shared_memory, tell, std::move(gpus));
+    return make_planes(group, hosts, settings.shared_memory, tell_once, std::move(gpus));
   };
   process().engine = std::make_shared<Engine>(std::move(options), std::move(transport));
 }

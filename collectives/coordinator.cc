@@ -16,6 +16,10 @@ std::int64_t largest_planned_batch(std::size_t ranks) {
   return kForTwo * static_cast<std::int64_t>(std::bit_width(ranks - 1));
 }
 
+bool on_host(const Request& request) {
+  return std::ranges::all_of(request.tensors, [](const TensorSpec& tensor) { return tensor.device == kHostDevice; });
+}
+
 std::string title_of(const std::pair<std::string, std::uint64_t>& key) {
   Request shown;
   shown.name = key.first;
@@ -198,9 +202,11 @@ Item Coordinator::make_item(Ready& ready, Verdict& verdict) {
   return item;
 }
 
-// Only requests that every rank makes, under a name, can be foreseen.
+// Only requests that every rank makes, under a name, can be foreseen. Tensors on GPUs stay with votes: a plan has
+// planes of its own, and NCCL wants what runs on one GPU in one order on all ranks.
 void Coordinator::watch_cycles(const Ready& ready, const Item& item) {
-  if (!may_plan_ || ready.agreement.request.verb != Verb::kAllreduce || ready.sequence != 0) return;
+  const Request& request = ready.agreement.request;
+  if (!may_plan_ || request.verb != Verb::kAllreduce || ready.sequence != 0 || !on_host(request)) return;
   const bool repeated = ready.entry.slots.front() != kNoSlot && item.slot == ready.entry.slots.front();
   if (!repeated || item.contributors < static_cast<int>(size())) return cycles_.saw_new();
   cycles_.saw({item.slot, ready.entry.epoch});

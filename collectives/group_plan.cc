@@ -49,7 +49,7 @@ void Group::meet(bool departs) {
   meetings_.push_back({words, departs});
   // What is passed as `allocate` is never called; it keeps the words as long as the planes may write there.
   Submission submission(agreement->request, {{words->data(), words->data()}}, std::make_shared<Work>(),
-                        [words](std::size_t, const Shape&) { return words->data(); });
+                        [words](std::size_t, const Shape&, Stream) { return words->data(); });
   Batch batch;
   batch.push_back({agreement, transport_->size(), std::move(submission)});
   lane_.add(std::move(batch));

@@ -123,7 +123,8 @@ Settings Settings::from_environment() {
 
 std::string Settings::agreed() const {
   return "SIRTAKI_CACHE_CAPACITY=" + std::to_string(cache_capacity) +
-         " SIRTAKI_CPU_OPERATIONS=" + (shared_memory ? "shm" : "mpi") + " SIRTAKI_LOCK_PLAN=" + (lock_plan ? "1" : "0") +
+         " SIRTAKI_CPU_OPERATIONS=" + (shared_memory ? "shm" : "mpi") +
+         " SIRTAKI_LOCK_PLAN=" + (lock_plan ? "1" : "0") +
          (gpu_operations.empty() ? "" : " SIRTAKI_GPU_OPERATIONS=" + gpu_operations);
 }
 

@@ -179,6 +179,7 @@ class Rank final : public GroupOwner {
     }
     submission.work->finish(std::move(result));
   }
+  void on_all_joined(int, const std::vector<Submission>&) override {}
   void on_process_set(const Agreement&, std::optional<Submission>) override {}
   void on_asked_for_stacks(int) override {}
   void say(const std::string&) override {}
