@@ -81,9 +81,8 @@ bool Group::progress(bool awaited) {
 }
 
 bool Group::active() const {
-  return !in_flight_.empty() || !joins_.empty() || executor_.busy() ||
-         (plan_ && (plan_->holds_anything() || meeting())) || announcement_.says_something() ||
-         (leaving_ && !all_left_) || (coordinator_ && coordinator_->has_pending());
+  return !in_flight_.empty() || !joins_.empty() || moving_data() || (plan_ && (plan_->holds_anything() || meeting())) ||
+         announcement_.says_something() || (leaving_ && !all_left_) || (coordinator_ && coordinator_->has_pending());
 }
 
 bool Group::send_announcement() {
