@@ -1,0 +1,67 @@
+"""Steps that repeat are locked and run without votes, on planes that wake ranks and on MPI, which cannot."""
+
+import jobs
+import pytest
+
+STEPS = """
+import torch, sirtaki.torch as hvd
+from sirtaki.native import core
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+sums = size * (size + 1) // 2
+
+def step(number, names, rows=3):
+    tensors = [torch.full((rows, 5), float((rank + 1) * (number + i))) for i in range(names)]
+    order = range(names) if (rank + number) % 2 else reversed(range(names))
+    handles = {i: hvd.allreduce_async_(tensors[i], name=f"g{i}", op=hvd.Sum) for i in order}
+    for i, handle in handles.items():
+        expected = torch.full((rows, 5), float(sums * (number + i)))
+        assert torch.equal(hvd.synchronize(handle), expected), (number, i)
+    loss = hvd.allreduce(torch.tensor([float(rank)]), name="loss", op=hvd.Sum)
+    assert loss.item() == size * (size - 1) / 2
+
+def planned():
+    return core.statistics()["planned_batches"]
+
+for number in range(30):
+    step(number, 8)
+assert core.statistics()["plans"] == 1 and planned() >= 2 * 20, core.statistics()
+before = core.statistics()["messages"]
+for number in range(20):
+    step(number, 8)
+after = core.statistics()
+assert after["messages"] == before and after["departures"] == 0, "a locked step sends no message"
+for number in range(20):  # a parameter is frozen
+    step(number, 7)
+assert core.statistics()["departures"] == 1
+for number in range(20):  # another shape
+    step(number, 7, rows=4)
+assert core.statistics()["departures"] == 2 and core.statistics()["plans"] == 3, core.statistics()
+for number in range(5 + rank):  # the others go on without those that have joined
+    handle = hvd.allreduce_async(torch.ones(4, 5), name="g0", op=hvd.Sum)
+    assert hvd.synchronize(handle)[0, 0] == sum(r + 5 > number for r in range(size))
+assert hvd.join() == size - 1
+for number in range(10):
+    step(number, 8)
+print("planned", planned())
+"""
+
+
+@pytest.mark.parametrize(("ranks", "plane"), [(2, "shm"), (3, "mpi")])
+def test_a_step_that_repeats_is_locked(ranks, plane):
+    ended = jobs.run_script(ranks, STEPS, 60, {"SIRTAKI_CPU_OPERATIONS": plane})
+    assert ended.code == 0, ended.output
+    assert ended.output.count("planned") == ranks
+
+
+def test_a_plan_can_be_forbidden():
+    body = (
+        STEPS.split("for number in range(30)")[0]
+        + """
+for number in range(10):
+    step(number, 3)
+assert core.statistics()["plans"] == planned() == 0
+"""
+    )
+    ended = jobs.run_script(2, body, 60, {"SIRTAKI_LOCK_PLAN": "0"})
+    assert ended.code == 0, ended.output
