@@ -385,6 +385,7 @@ void bad_calls_are_refused_at_once() {
     std::vector<float> other(4, 1.0F);
     const auto error = expect_throw<Error>([&] { allreduce(engine, other, own); }, "duplicate name");
     check(error.kind() == ErrorKind::kInvalidArgument, "kind");
+    wait(plain(engine, Verb::kBarrier));  // both have tried
     wait(allreduce(engine, other, "twice" + std::to_string(1 - rank)));
     wait(first);
     wait(allreduce(engine, other, "twice0"));
