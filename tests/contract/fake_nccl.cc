@@ -299,7 +299,11 @@ int receive(void* out, std::size_t, int, int peer, NcclComm handle, Stream strea
 
 }  // namespace
 
-void use_fake_nccl(FakeDevice& device) { device_of_thread = &device; }
+void use_fake_nccl(FakeDevice& device) {
+  device_of_thread = &device;
+  const std::lock_guard lock(worlds_mutex);
+  broken.erase(&device);  // it may lie where one lay that is gone
+}
 
 void break_fake_nccl(FakeDevice& device) {
   const std::lock_guard lock(worlds_mutex);
