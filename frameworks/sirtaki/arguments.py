@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -44,6 +45,21 @@ def checked_root(root_rank: int) -> int:
     if isinstance(root_rank, bool) or not hasattr(root_rank, "__index__"):
         raise ValueError(f"root_rank must be an integer, got {root_rank!r}")
     return root_rank.__index__()
+
+
+def check_devices(**devices: Any) -> None:
+    """ValueError unless each is a string. They are kept for Horovod's programs, where they name a device; something
+    else in their place is an argument that would be lost.
+    """
+    for name, device in devices.items():
+        if not isinstance(device, str):
+            raise ValueError(f"{name} must be a string, got {device!r}; give what comes after it by its name")
+
+
+def check_not_negative(name: str, value: Any) -> None:
+    """ValueError unless value is None or a number that is not below 0."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Real) or not value >= 0):
+        raise ValueError(f"{name} must be a number that is not negative, got {value!r}")
 
 
 def checked_predivide(factor: float, op: int) -> float:

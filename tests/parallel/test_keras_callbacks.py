@@ -125,8 +125,17 @@ def test_learning_rates(capsys) -> None:
     assert rates(warmup(0.2, warmup_epochs=2, verbose=1)) == pytest.approx([0.15, 0.2, 0.2, 0.2])
     said = "Epoch 2: finished gradual learning rate warmup to 0.2."
     assert capsys.readouterr().out.count(said) == (hvd.rank() == 0)
-    with pytest.raises(ValueError, match="initial_lr"):
-        schedule(None, 0.5)
+    for wrong, complaint in (
+        (lambda: schedule(None, 0.5), "initial_lr"),
+        (lambda: schedule("a", 0.5), "initial_lr must be a number, got 'a'"),
+        (lambda: schedule(0.1, 0.5, start_epoch="a"), "start_epoch must be a number that is not negative, got 'a'"),
+        (lambda: warmup(0.1, warmup_epochs=-1), "warmup_epochs must be a number that is not negative, got -1"),
+        (lambda: warmup(0.1, steps_per_epoch=-1), "steps_per_epoch must be a number that is not negative, got -1"),
+        (lambda: hvd.broadcast_variables(None, 0), "must be a list of variables, got NoneType None"),
+        (lambda: hvd.check_parameters(keras.Variable(1.0)), "must be a list of variables, got "),
+    ):
+        with pytest.raises(ValueError, match=complaint):
+            wrong()
 
 
 @ranks(2)
@@ -317,6 +326,7 @@ def test_functions() -> None:
         ({"groups": [[1]]}, "groups must consist of variables, got int 1"),
         ({"compression": 4}, "compression must have"),
         ({"process_set": 5}, "process_set must be a ProcessSet, got 5"),
+        ({"device_dense": 5}, "device_dense must be a string, got 5; give what comes after it by its name"),
     ],
     ids=str,
 )

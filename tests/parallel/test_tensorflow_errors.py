@@ -122,6 +122,7 @@ def test_what_is_no_tensor(rank_count):
         (lambda: hvd.broadcast_variables(tf.Variable([1.0]), 0), "must be a list of variables, got"),
         (lambda: hvd.allreduce(tf.ones(2), compression="fp16"), "compress and decompress, got 'fp16'"),
         (lambda: hvd.DistributedGradientTape(tf.GradientTape(), compression="fp16"), "decompress, got 'fp16'"),
+        (lambda: hvd.DistributedGradientTape(tf.GradientTape(), hvd.Compression.fp16), "device_dense must be a string"),
     ):
         with pytest.raises(ValueError, match=text):
             call()

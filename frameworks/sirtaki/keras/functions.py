@@ -67,9 +67,15 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
     variables: Keras variables or the backend's, the same number, shapes and dtypes on every rank.
     """
     root = checked_root(root_rank)
+    _check_list(variables)
     _check_same_count(variables, require_id(process_set))
     if variables:
         backends.load().assign_root_values(list(variables), root, process_set)
+
+
+def _check_list(variables: Sequence[Any]) -> None:
+    if not isinstance(variables, (list, tuple)):
+        raise ValueError(f"variables must be a list of variables, got {type(variables).__name__} {variables!r:.80}")
 
 
 def _check_same_count(variables: Sequence[Any], group: int) -> None:
@@ -106,6 +112,7 @@ def check_parameters(variables: Sequence[Any], process_set: ProcessSet = global_
     variables: Keras variables or the backend's, the same on every rank. HorovodInternalError on every rank, naming the
     first that differs.
     """
+    _check_list(variables)
     backends.load().check_parameters(list(variables), process_set)
 
 

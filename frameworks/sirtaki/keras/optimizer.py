@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sirtaki.arguments import Groups, checked_groups
+from sirtaki.arguments import Groups, check_devices, checked_groups
 from sirtaki.keras import backends, generations
 from sirtaki.keras.attachment import Attachment, attach, attachment_of, checked_key
 from sirtaki.keras.distributed import is_distributed
@@ -86,6 +86,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     divided by the number of ranks.
     A rank outside the process set reduces nothing. Before init, and for wrong arguments: ValueError with the value.
     """
+    check_devices(device_dense=device_dense, device_sparse=device_sparse)
     generation = generations.load()
     if not isinstance(optimizer, generation.Optimizer):
         raise ValueError(

@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from sirtaki.arguments import check_devices
 from sirtaki.parameter_check import ParameterCheck
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.reduce_ops import Adasum, Average
@@ -97,6 +98,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     if average_aggregated_gradients) before they are reduced. The other arguments are those of DistributedGradientTape.
     name, use_locking, device_*: kept for Horovod's programs. ValueError for anything else.
     """
+    check_devices(device_dense=device_dense, device_sparse=device_sparse)
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         reducer = GradientReducer.make(
             compression,

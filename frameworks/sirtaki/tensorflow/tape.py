@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from sirtaki.arguments import check_devices
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.reduce_ops import Average
 from sirtaki.tensorflow.compression import Compression, Compressor
@@ -81,6 +82,7 @@ def DistributedGradientTape(  # noqa: N802  Horovod's name
     one request (in eager mode all gradients do). scale_local_gradients: gradients of local sources are divided by the
     number of ranks. device_*: kept for Horovod's programs. ValueError for arguments that do not fit together.
     """
+    check_devices(device_dense=device_dense, device_sparse=device_sparse)
     if not isinstance(gradtape, tf.GradientTape):
         raise ValueError(f"gradtape must be a tf.GradientTape, got {type(gradtape).__name__} {gradtape!r:.80}")
     if isinstance(gradtape, _Distributed):

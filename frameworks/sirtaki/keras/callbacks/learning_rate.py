@@ -6,6 +6,7 @@ import numbers
 from collections.abc import Callable
 from typing import Any
 
+from sirtaki.arguments import check_not_negative
 from sirtaki.keras import generations
 from sirtaki.keras.generations import keras
 from sirtaki.native import core
@@ -34,6 +35,11 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         super().__init__()
         if initial_lr is None:
             raise ValueError("Parameter `initial_lr` is required")
+        if isinstance(initial_lr, bool) or not isinstance(initial_lr, numbers.Real):
+            raise ValueError(f"initial_lr must be a number, got {initial_lr!r}")
+        check_not_negative("start_epoch", start_epoch)
+        check_not_negative("end_epoch", end_epoch)
+        check_not_negative("steps_per_epoch", steps_per_epoch)
         if not callable(multiplier) and not isinstance(multiplier, numbers.Real):
             raise ValueError(f"multiplier must be a function of the epoch or a number, got {multiplier!r}")
         self.initial_lr = initial_lr
@@ -98,6 +104,8 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         steps_per_epoch: int | None = None,
         verbose: int = 0,
     ) -> None:
+        check_not_negative("warmup_epochs", warmup_epochs)
+
         def multiplier(epoch: float) -> float:
             epoch += 1.0 / self.steps_per_epoch  # so that the last batch of the warmup has the full rate
             size = core.size()
