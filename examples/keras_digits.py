@@ -51,6 +51,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=32, help="examples of one step on all ranks together")
     parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="of the model and its data")
     arguments = parser.parse_args(argv)
     if arguments.epochs < 1:
         parser.error(f"--epochs must be at least 1, got {arguments.epochs}")
@@ -59,6 +60,7 @@ def main(argv: list[str] | None = None) -> None:
     if arguments.batch_size % hvd.size():
         parser.error(f"--batch-size {arguments.batch_size} cannot be divided among {hvd.size()} ranks")
     keras.utils.set_random_seed(hvd.rank())
+    keras.config.set_floatx(arguments.dtype)
     train_x, test_x, train_y, test_y = digits()
     x, y = own_part(train_x, arguments.batch_size), own_part(train_y, arguments.batch_size)  # 2: each rank its part
 

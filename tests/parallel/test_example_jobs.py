@@ -122,17 +122,17 @@ def test_digits_are_learned_on_two_ranks() -> None:
 def test_keras_digits(backend: str) -> None:
     """Learned on two ranks, with the losses of one process on the joined batches.
 
-    In float32 a difference of rounding grows from step to step, so only the first epochs are compared; that steps are
-    the same is tested in float64, to 1e-10.
+    In float64, since a difference of rounding grows from step to step: in float32 it was seen to reach some per cent
+    within three epochs.
     """
     curves = []
     for ranks in (1, 2):
-        text = output(run(ranks, "keras_digits.py", "--epochs=6", extra={"KERAS_BACKEND": backend}))
+        text = output(run(ranks, "keras_digits.py", "--epochs=6", "--dtype=float64", extra={"KERAS_BACKEND": backend}))
         curves.append([float(loss) for loss in re.findall(r"loss (\d+\.\d+)", text)])
         accuracy = re.search(rf"^Test accuracy on {ranks} rank\(s\): (\d\.\d{{4}})$", text, re.MULTILINE)
         assert accuracy and float(accuracy.group(1)) > 0.95, text
     assert len(curves[0]) == 6 and curves[0][5] < curves[0][0] / 4
-    assert curves[1][:4] == pytest.approx(curves[0][:4], rel=0.02)
+    assert curves[1] == pytest.approx(curves[0], rel=1e-4)
     assert curves[1][5] < curves[1][0] / 4
 
 
