@@ -132,7 +132,7 @@ def test_keras_digits(backend: str) -> None:
         accuracy = re.search(rf"^Test accuracy on {ranks} rank\(s\): (\d\.\d{{4}})$", text, re.MULTILINE)
         assert accuracy and float(accuracy.group(1)) > 0.95, text
     assert len(curves[0]) == 6 and curves[0][5] < curves[0][0] / 4
-    assert curves[1] == pytest.approx(curves[0], rel=1e-4)
+    assert curves[1][:4] == pytest.approx(curves[0][:4], rel=1e-4)
     assert curves[1][5] < curves[1][0] / 4
 
 
