@@ -142,7 +142,7 @@ void Coordinator::refuse(const Key& key, const std::string& message) {
   refusals_.push_back({key.first, key.second, message});
 }
 
-Verdict Coordinator::decide(bool planes_busy, std::int64_t fusion_threshold) {
+Verdict Coordinator::decide(bool planes_busy, std::int64_t fusion_threshold, bool may_plan) {
   Verdict verdict;
   verdict.number = verdicts_ + 1;
   verdict.refusals = std::exchange(refusals_, {});
@@ -153,10 +153,14 @@ Verdict Coordinator::decide(bool planes_busy, std::int64_t fusion_threshold) {
     for (const Ready& ready : ready_) requests.push_back(&ready.agreement.request);
     for (const std::vector<std::size_t>& members : plan(requests, fusion_threshold)) {
       ItemList& batch = verdict.batches.emplace_back();
-      for (const std::size_t member : members) batch.push_back(make_item(ready_[member], verdict));
+      for (const std::size_t member : members) {
+        Ready& ready = ready_[member];
+        batch.push_back(make_item(ready, verdict));
+        if (may_plan) watch_cycles(ready.entry, ready.sequence, batch.back());
+      }
     }
     ready_.clear();
-    lock_plan(verdict, fusion_threshold);
+    if (may_plan) lock_plan(verdict, fusion_threshold);
   }
   if (joined_count_ == static_cast<int>(size()) && ready_.empty()) {
     verdict.last_joined = std::exchange(last_joined_, -1);
@@ -184,7 +188,6 @@ Item Coordinator::make_item(Ready& ready, Verdict& verdict) {
   if (by_one_slot && voted && slots_.is_live(*voted)) {
     item.slot = *voted;
     slots_.touch(item.slot);
-    watch_cycles(ready, item);
     return item;
   }
   const Verb verb = ready.agreement.request.verb;
@@ -197,23 +200,20 @@ Item Coordinator::make_item(Ready& ready, Verdict& verdict) {
     slots_.release_until(seen);
     item.slot = slots_.add(ready.entry.requests, verdict.number, verdict.forgotten);
   }
-  watch_cycles(ready, item);
   item.agreement = std::move(ready.agreement);
   return item;
 }
 
 // Only requests that every rank makes, under a name, can be foreseen. Tensors on GPUs stay with votes: a plan has
 // planes of its own, and NCCL wants what runs on one GPU in one order on all ranks.
-void Coordinator::watch_cycles(const Ready& ready, const Item& item) {
-  const Request& request = ready.agreement.request;
-  if (!may_plan_ || request.verb != Verb::kAllreduce || ready.sequence != 0 || !on_host(request)) return;
-  const bool repeated = ready.entry.slots.front() != kNoSlot && item.slot == ready.entry.slots.front();
-  if (!repeated || item.contributors < static_cast<int>(size())) return cycles_.saw_new();
-  cycles_.saw({item.slot, ready.entry.epoch});
+void Coordinator::watch_cycles(const Entry& entry, std::uint64_t sequence, const Item& item) {
+  if (entry.first->verb != Verb::kAllreduce || sequence != 0 || !on_host(*entry.first)) return;
+  if (item.agreement || item.contributors < static_cast<int>(size())) return cycles_.forget();
+  cycles_.saw({item.slot, entry.epoch});
 }
 
 void Coordinator::lock_plan(Verdict& verdict, std::int64_t fusion_threshold) {
-  if (!may_plan_ || left_count_ > 0 || joined_count_ > 0) return;
+  if (left_count_ > 0 || joined_count_ > 0) return;
   const auto cycle = cycles_.take();
   if (!cycle) return;
   const std::int64_t limit = std::min(fusion_threshold, largest_planned_batch(size()));
@@ -227,7 +227,6 @@ void Coordinator::lock_plan(Verdict& verdict, std::int64_t fusion_threshold) {
       for (const std::size_t member : members) batch.push_back((*cycle)[begin + member].slot);
     }
   }
-  may_plan_ = false;
 }
 
 void Coordinator::ask_for_stacks(const std::vector<int>& ranks) {

@@ -38,15 +38,16 @@ class Coordinator {
 
   // What every member has to act on now; says_something() is false if nothing. While the planes are busy, what is ready
   // is held back so that it travels in fewer and larger batches.
-  Verdict decide(bool planes_busy, std::int64_t fusion_threshold);
+  // `may_plan`: no meeting of an earlier plan is under way on this rank, so that a new one can take its place.
+  Verdict decide(bool planes_busy, std::int64_t fusion_threshold, bool may_plan = false);
 
   void abort(const std::string& cause) { abort_cause_ = cause; }
   void ask_for_stacks(const std::vector<int>& ranks);
   // Stacks that arrived since, by rank within the group; empty text while there is no answer.
   const std::map<int, std::string>& stacks() const { return stacks_; }
 
-  // Nothing of an earlier plan is under way on this rank, so that a new one may be made.
-  void allow_plan(bool allowed) { may_plan_ = allowed; }
+  // A batch of the plan was begun: what repeats beside it is no step of its own.
+  void plan_moved() { cycles_.forget(); }
   // Somebody has left the plan, which had served for so many steps.
   void plan_ended(std::uint64_t steps) { cycles_.left_after(steps); }
 
@@ -78,7 +79,7 @@ class Coordinator {
   std::string reason_to_refuse(const Key& key, const Entry& entry) const;
   void refuse(const Key& key, const std::string& message);
   Item make_item(Ready& ready, Verdict& verdict);
-  void watch_cycles(const Ready& ready, const Item& item);
+  void watch_cycles(const Entry& entry, std::uint64_t sequence, const Item& item);
   void lock_plan(Verdict& verdict, std::int64_t fusion_threshold);
   void add_planned(std::vector<Waiting>& waiting) const;
   std::vector<int> global(const std::vector<int>& ranks) const;
@@ -94,7 +95,6 @@ class Coordinator {
   std::vector<bool> left_;
   std::vector<std::uint64_t> seen_;
   CycleFinder cycles_;
-  bool may_plan_ = false;
   struct Planned {
     Clock::time_point since;
     std::vector<PlannedWait> waits;

@@ -27,7 +27,7 @@ void CycleFinder::saw(Entry entry) {
   begin_anew();
 }
 
-void CycleFinder::saw_new() {
+void CycleFinder::forget() {
   begin_anew();
   previous_.clear();
   repeats_ = 0;
@@ -36,13 +36,13 @@ void CycleFinder::saw_new() {
 
 std::optional<std::vector<CycleFinder::Entry>> CycleFinder::take() {
   auto result = std::exchange(found_, std::nullopt);
-  if (result) saw_new();
+  if (result) forget();
   return result;
 }
 
 void CycleFinder::left_after(std::uint64_t steps) {
   needed_ = steps >= kWorthwhile * needed_ ? 1 : std::min(kMostNeeded, 2 * needed_);
-  saw_new();
+  forget();
 }
 
 void CycleFinder::begin_anew() {

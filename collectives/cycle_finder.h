@@ -19,8 +19,8 @@ class CycleFinder {
 
   // All ranks have agreed on a request that they had agreed on before.
   void saw(Entry entry);
-  // They have agreed on one that is new.
-  void saw_new();
+  // Something came in between: nothing that was seen so far counts.
+  void forget();
 
   // The step that repeats, in the order in which its requests came together. Only when nothing has followed its end, so
   // that every rank has agreed on each of its requests equally often.

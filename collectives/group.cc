@@ -23,7 +23,7 @@ Group::Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPla
       plans_(!lane.planes.empty()),
       lane_(transport_->rank(), transport_->size(), std::move(lane.planes),
             [this](Submission& submission, Result result, const Error* error) {
-              if (is_meeting(submission)) return on_met(submission, error);
+              if (is_meeting(submission)) return on_met(error);
               owner_.on_finished(options_.id, submission, std::move(result), error);
             }),
       fusion_threshold_(options_.settings.fusion_threshold) {
@@ -35,10 +35,10 @@ Group::Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPla
 
 void Group::submit(Submission submission) {
   if (plan_) {
-    const LockedPlan::Fit fit = plan_->fit(submission.request);
-    if (fit == LockedPlan::Fit::kFits) return plan_->hold(std::move(submission), Clock::now());
+    const LockedPlan::Answer answer = plan_->offer(submission, Clock::now());
+    if (answer == LockedPlan::Answer::kHeld) return;
     const bool joins = submission.request.verb == Verb::kJoin;
-    if (fit == LockedPlan::Fit::kDiffers || joins) depart();
+    if (answer == LockedPlan::Answer::kDiffers || joins) depart();
     // Whoever has joined counts as having voted for everything, so that what it has yet to vote for comes first.
     if (plan_ && joins) {
       late_joins_.push_back(std::move(submission));
@@ -122,9 +122,9 @@ bool Group::take_in_messages() {
 }
 
 bool Group::coordinate() {
+  if (postponed_) return false;  // what follows it waits here as on all ranks
   if (coordinator_->has_pending() || watch_->has_warned()) watch();
-  coordinator_->allow_plan(plans_ && !plan_ && !meeting());
-  Verdict verdict = coordinator_->decide(executor_.busy(), fusion_threshold_);
+  Verdict verdict = coordinator_->decide(executor_.busy(), fusion_threshold_, plans_ && !meeting());
   if (!verdict.says_something()) return false;
   if (transport_->size() > 1) {
     const Bytes bytes = encode(verdict);
@@ -146,6 +146,7 @@ void Group::watch() {
 }
 
 void Group::act_on(Verdict verdict) {
+  if (!verdict.plan.empty()) depart();  // from the one before, if there is one
   if (!verdict.plan.empty() && (plan_ || meeting())) {
     postponed_ = std::move(verdict);
     return;

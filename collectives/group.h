@@ -2,6 +2,7 @@
 // here belongs to the engine's thread.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <deque>
 #include <map>
@@ -109,7 +110,7 @@ class Group {
   static bool is_meeting(const Submission& submission);
   bool follow_plan(bool awaited);
   void meet(bool departs);
-  void on_met(Submission& submission, const Error* error);
+  void on_met(const Error* error);
   void depart();
   void end_plan();
   void report_plan(Clock::time_point now);
@@ -139,15 +140,16 @@ class Group {
   Executor lane_;
   std::optional<LockedPlan> plan_;
   // What this rank says, and then what was said, at batches that it has reached; the first is under way.
+  using MeetingWords = std::array<std::uint64_t, 3>;
   struct Meeting {
-    std::shared_ptr<std::vector<std::uint64_t>> words;
+    std::shared_ptr<MeetingWords> words;
     bool departs;
   };
   std::deque<Meeting> meetings_;
   bool departing_ = false;              // at the next batch, since one of this plan has been reached already
   std::vector<Submission> late_joins_;  // to be voted for when this rank is out of the plan
   bool reported_ = false;               // that the plan does not move
-  std::optional<Verdict> postponed_;    // makes a plan, while this rank is still in the one before
+  std::optional<Verdict> postponed_;    // makes a plan, while this rank is still leaving the one before
   ResponseCache cache_;
   std::optional<Coordinator> coordinator_;  // on rank 0
   std::optional<StallWatch> watch_;

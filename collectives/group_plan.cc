@@ -1,11 +1,12 @@
 // How a group follows a locked plan and leaves it. docs/locked_plan.md is the protocol, with why it is safe.
+#include <tuple>
+
 #include "error.h"
 #include "group.h"
 
 namespace sirtaki {
 namespace {
 
-constexpr char kMeeting[] = "sirtaki.meeting";
 // So long a plan may rest while tensors are held before the coordinator is told what they wait for.
 constexpr std::chrono::seconds kTellAfter{1};
 
@@ -15,7 +16,6 @@ enum Word : std::size_t { kDeparts, kPosition, kPositionBackward, kWords };
 
 std::shared_ptr<const Agreement> meeting_agreement() {
   auto agreement = std::make_shared<Agreement>();
-  agreement->request.name = kMeeting;
   agreement->request.op = ReduceOp::kMax;
   agreement->request.tensors = {{DType::kUint64, kHostDevice, {kWords}}};
   return agreement;
@@ -23,7 +23,8 @@ std::shared_ptr<const Agreement> meeting_agreement() {
 
 }  // namespace
 
-bool Group::is_meeting(const Submission& submission) { return submission.request.name == kMeeting; }
+// Nobody waits for one.
+bool Group::is_meeting(const Submission& submission) { return submission.work == nullptr; }
 
 // Begins the next batch if this rank has all of it, or leaves the plan if it cannot go on.
 bool Group::follow_plan(bool awaited) {
@@ -42,21 +43,19 @@ bool Group::follow_plan(bool awaited) {
 // Says what this rank has come to; the others say so at the same batch.
 void Group::meet(bool departs) {
   static const std::shared_ptr<const Agreement> agreement = meeting_agreement();
-  const auto words = std::make_shared<std::vector<std::uint64_t>>(kWords);
-  (*words)[kDeparts] = departs ? 1 : 0;
-  (*words)[kPosition] = plan_->position();
-  (*words)[kPositionBackward] = ~plan_->position();
+  static_assert(std::tuple_size_v<MeetingWords> == kWords);
+  const std::uint64_t position = plan_->position();
+  const auto words = std::make_shared<MeetingWords>(MeetingWords{departs ? std::uint64_t{1} : 0, position, ~position});
   meetings_.push_back({words, departs});
   // What is passed as `allocate` is never called; it keeps the words as long as the planes may write there.
-  Submission submission(agreement->request, {{words->data(), words->data()}}, std::make_shared<Work>(),
+  Submission submission(Request(), {{words->data(), words->data()}}, nullptr,
                         [words](std::size_t, const Shape&, Stream) { return words->data(); });
   Batch batch;
   batch.push_back({agreement, transport_->size(), std::move(submission)});
   lane_.add(std::move(batch));
 }
 
-void Group::on_met(Submission& submission, const Error* error) {
-  submission.work->finish(Result());
+void Group::on_met(const Error* error) {
   if (error != nullptr) return;  // the job has failed
   const Meeting met = std::move(meetings_.front());
   meetings_.pop_front();
@@ -66,6 +65,7 @@ void Group::on_met(Submission& submission, const Error* error) {
   }
   if (met.departs) return;
   if ((*met.words)[kDeparts] != 0) return end_plan();
+  if (coordinator_) coordinator_->plan_moved();
   Batch batch = plan_->take(Clock::now());
   ++statistics_.batches;
   ++statistics_.planned_batches;

@@ -37,21 +37,19 @@ void LockedPlan::negotiated(const std::string& name, Clock::time_point now) {
   if (--unplanned_ == 0) step_ = now - made_;
 }
 
-LockedPlan::Fit LockedPlan::fit(const Request& request) const {
-  if (request.sequence != 0) return Fit::kVote;
+LockedPlan::Answer LockedPlan::offer(Submission& submission, Clock::time_point now) {
+  const Request& request = submission.request;
+  if (request.sequence != 0) return Answer::kVote;
   const auto found = by_name_.find(request.name);
-  if (found == by_name_.end()) return Fit::kVote;
-  const Member& member = members_[found->second];
-  if (!member.planned) return Fit::kVote;
-  return same(member.agreement->request, request) ? Fit::kFits : Fit::kDiffers;
-}
-
-void LockedPlan::hold(Submission submission, Clock::time_point now) {
-  Member& member = members_[by_name_.at(submission.request.name)];
+  if (found == by_name_.end()) return Answer::kVote;
+  Member& member = members_[found->second];
+  if (!member.planned) return Answer::kVote;
+  if (!same(member.agreement->request, request)) return Answer::kDiffers;
   member.held.emplace(std::move(submission));
   --missing_[member.batch];
   ++held_;
   moved_ = now;
+  return Answer::kHeld;
 }
 
 Batch LockedPlan::take(Clock::time_point now) {

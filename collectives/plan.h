@@ -29,10 +29,9 @@ class LockedPlan {
   // the same; the next one is the plan's.
   void negotiated(const std::string& name, Clock::time_point now);
 
-  // Is this the plan's to run? kVote: not, or not yet. kDiffers: the name is, but not as agreed.
-  enum class Fit { kVote, kFits, kDiffers };
-  Fit fit(const Request& request) const;
-  void hold(Submission submission, Clock::time_point now);
+  // Takes what is the plan's to run. kVote: it is not, or not yet. kDiffers: the name is, but not as agreed.
+  enum class Answer { kVote, kHeld, kDiffers };
+  Answer offer(Submission& submission, Clock::time_point now);
 
   // Has this rank all tensors of the next batch?
   bool complete() const { return missing_[cursor_] == 0; }

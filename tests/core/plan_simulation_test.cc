@@ -57,10 +57,12 @@ class Script {
     std::vector<std::int64_t> counts(static_cast<std::size_t>(names_));
     for (auto& count : counts) count = 1 + pick(5);
     int first = 0;
+    char phase = 'g';
     for (int step = 0; step < steps; ++step) {
       if (pick(8) == 0) counts[static_cast<std::size_t>(pick(names_))] = 1 + pick(5);  // another shape
       if (pick(10) == 0) first = pick(names_);                                         // frozen, or thawed
-      write_step(step, first, counts, pick(4) == 0);
+      if (pick(15) == 0) phase = phase == 'g' ? 'h' : 'g';                             // other names altogether
+      write_step(step, phase, first, counts, pick(4) == 0);
     }
     for (int rank = 0; rank < traits.ranks; ++rank) {
       if (traits.joins) add(rank, {Action::Kind::kJoin, {}});
@@ -76,7 +78,7 @@ class Script {
   int pick(int below) { return static_cast<int>(random_() % static_cast<std::uint32_t>(below)); }
   void add(int rank, Action action) { programs_[static_cast<std::size_t>(rank)].push_back(std::move(action)); }
 
-  void write_step(int step, int first, const std::vector<std::int64_t>& counts, bool with_metric) {
+  void write_step(int step, char phase, int first, const std::vector<std::int64_t>& counts, bool with_metric) {
     const bool one_by_one = pick(6) == 0;
     for (int rank = 0; rank < traits_.ranks; ++rank) {
       if (!takes_part(rank, step)) continue;
@@ -85,7 +87,7 @@ class Script {
       if (!one_by_one) std::shuffle(order.begin(), order.end(), random_);
       for (const int number : order) {
         add(rank, {Action::Kind::kSubmit,
-                   {"g" + std::to_string(number), counts[static_cast<std::size_t>(number)], step, number}});
+                   {phase + std::to_string(number), counts[static_cast<std::size_t>(number)], step, number}});
         if (one_by_one) add(rank, {Action::Kind::kWaitForLast, {}});
       }
       if (rank == 0 && pick(9) == 0) add(rank, {Action::Kind::kNewThreshold, {}});

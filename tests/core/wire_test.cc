@@ -65,6 +65,7 @@ Verdict sample_verdict() {
       {{.slot = 1, .sequence = 2, .contributors = 3, .agreement = std::nullopt}},
       {{.slot = kNoSlot, .sequence = 0, .contributors = 2, .agreement = Agreement{sample_request(), {4, 5}}}}};
   verdict.refusals = {{"a", 1, "because"}};
+  verdict.plan = {{7, 1}, {3}};
   verdict.forgotten = {8, 9};
   verdict.asked = {2};
   verdict.last_joined = 4;
@@ -82,6 +83,7 @@ void verdicts_survive() {
   check(read.batches[1][0].agreement->request == sample_request(), "agreement");
   check(read.batches[1][0].agreement->sizes == std::vector<std::int64_t>{4, 5}, "sizes");
   check_equal(read.refusals[0].message, "because", "refusal");
+  check(read.plan == std::vector<std::vector<Slot>>{{7, 1}, {3}}, "plan");
   check(read.forgotten == std::vector<std::int64_t>{8, 9} && read.asked == std::vector<std::int64_t>{2}, "lists");
   check(read.last_joined == 4 && read.all_left && read.abort_cause == "cause", "end");
 }
