@@ -37,10 +37,6 @@ assert core.statistics()["departures"] == 1
 for number in range(20):  # another shape
     step(number, 7, rows=4)
 assert core.statistics()["departures"] == 2 and core.statistics()["plans"] == 3, core.statistics()
-for number in range(5 + rank):  # the others go on without those that have joined
-    handle = hvd.allreduce_async(torch.ones(4, 5), name="g0", op=hvd.Sum)
-    assert hvd.synchronize(handle)[0, 0] == sum(r + 5 > number for r in range(size))
-assert hvd.join() == size - 1
 for number in range(20):  # another step altogether takes the place of the first
     for name in "other", "one":
         hvd.allreduce(torch.ones(3), name=name, op=hvd.Sum)
@@ -49,6 +45,10 @@ for number in range(20):
     for name in "other", "one":
         assert hvd.allreduce(torch.ones(3), name=name, op=hvd.Sum)[0] == size
 assert planned() == before + 40, (before, core.statistics())
+for number in range(5 + rank):  # the others go on without those that have joined
+    handle = hvd.allreduce_async(torch.ones(4, 5), name="g0", op=hvd.Sum)
+    assert hvd.synchronize(handle)[0, 0] == sum(r + 5 > number for r in range(size))
+assert hvd.join() == size - 1
 for number in range(10):
     step(number, 8)
 print("planned", planned())
