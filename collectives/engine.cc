@@ -6,11 +6,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
-#include <set>
 
 #include "handshake.h"
-#include "request_check.h"
 #include "transport/shm.h"
 
 namespace sirtaki {
@@ -24,15 +21,6 @@ constexpr std::chrono::seconds kIdleLookWithBells{60};
 // How late a submission that nobody hurries may be seen while others are under way.
 constexpr std::chrono::milliseconds kLongestNapWithBells{4};
 constexpr std::chrono::seconds kLastResort{5};
-
-Error not_running(const std::string& what) {
-  return {ErrorKind::kPrecondition, "Sirtaki has " + what + "; use init()."};
-}
-
-int index_of(const std::vector<int>& ranks, int rank) {
-  const auto found = std::find(ranks.begin(), ranks.end(), rank);
-  return found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
-}
 
 // Signals are for the user's threads: a handler of Python's must be able to interrupt the main thread's wait.
 class SignalsBlocked {
@@ -57,25 +45,6 @@ void pin_to_core(int core) {
     throw Error(ErrorKind::kInvalidArgument,
                 "SIRTAKI_THREAD_AFFINITY: this process may not use core " + std::to_string(core));
   }
-}
-
-// Does a rank alone only have to copy, on the host, to memory that is there? Not worth waking a thread.
-bool is_copy(const Request& request, const std::vector<Address>& addresses) {
-  return request.verb == Verb::kAllreduce && request.prescale == 1 && request.postscale == 1 &&
-         std::ranges::all_of(request.tensors, [](const TensorSpec& t) { return t.device == kHostDevice; }) &&
-         std::ranges::all_of(addresses, [](const Address& a) { return a.out != nullptr; });
-}
-
-Result copied(const Request& request, const std::vector<Address>& addresses) {
-  Result result;
-  result.buffers.resize(request.tensors.size());
-  for (std::size_t t = 0; t < request.tensors.size(); ++t) {
-    const TensorSpec& tensor = request.tensors[t];
-    const auto bytes = static_cast<std::size_t>(element_count(tensor.shape)) * size_of(tensor.dtype);
-    if (addresses[t].in != addresses[t].out && bytes > 0) std::memcpy(addresses[t].out, addresses[t].in, bytes);
-    result.shapes.push_back(tensor.shape);
-  }
-  return result;
 }
 
 bool cores_are_free(const Topology& topology) {
@@ -130,100 +99,6 @@ Engine::~Engine() {
 
 // ---- any thread ----
 
-std::shared_ptr<Work> Engine::submit(int group, Request request, std::vector<Address> addresses, Allocate allocate,
-                                     EventPtr ready) {
-  auto work = enqueue(group, std::move(request), std::move(addresses), std::move(allocate), std::move(ready));
-  doorbell_.ring(false);
-  return work;
-}
-
-std::shared_ptr<Work> Engine::submit_quietly(int group, Request request, std::vector<Address> addresses,
-                                             Allocate allocate, EventPtr ready) {
-  return enqueue(group, std::move(request), std::move(addresses), std::move(allocate), std::move(ready));
-}
-
-std::shared_ptr<Work> Engine::enqueue(int group, Request request, std::vector<Address> addresses, Allocate allocate,
-                                      EventPtr ready) {
-  auto work = std::make_shared<Work>();
-  std::unique_lock lock(mutex_);
-  if (failure_) throw *failure_;
-  if (leaving_) throw not_running("been shut down");
-  ProcessSet& set = set_for(group, request);
-  fill_in(set, request);
-  check_request(request, static_cast<int>(set.ranks.size()));
-  check_addresses(request, addresses);
-  if (set.ranks.size() == 1 && is_copy(request, addresses)) {
-    lock.unlock();
-    work->finish(copied(request, addresses));
-    return work;
-  }
-  const bool nameless = request.name.empty();
-  std::uint64_t& counter = set.counters[static_cast<std::size_t>(request.verb)];
-  if (nameless) {
-    request.name = std::string(name_of(request.verb)) + ".noname";
-    request.sequence = counter + 1;
-  }
-  if (!set.names.insert({request.name, request.sequence}).second) {
-    throw Error(ErrorKind::kInvalidArgument,
-                "'" + request.title() +
-                    "' is still under way on this rank: a name can be used again only after its operation has ended. "
-                    "Give every call a name of its own, and do not let a graph with a call in it run several times "
-                    "at once, as a parallel map over a dataset or two threads do.");
-  }
-  if (nameless) ++counter;
-  queue_.push_back({group, {std::move(request), std::move(addresses), work, std::move(allocate), std::move(ready)}});
-  queue_.back().submission.epoch = epoch_.load(std::memory_order_acquire);
-  return work;
-}
-
-Engine::ProcessSet& Engine::set_for(int group, const Request& request) {
-  const auto found = sets_.find(group);
-  if (found == sets_.end()) {
-    throw Error(ErrorKind::kInvalidArgument, std::string(name_of(request.verb)) + " '" + request.name +
-                                                 "': there is no process set " + std::to_string(group));
-  }
-  if (found->second.rank < 0) {
-    throw Error(ErrorKind::kInvalidArgument, std::string(name_of(request.verb)) + " '" + request.name + "': rank " +
-                                                 std::to_string(topology_.rank) + " is not in process set " +
-                                                 std::to_string(group) + ", which holds " +
-                                                 list_ranks(found->second.ranks));
-  }
-  return found->second;
-}
-
-// Turns what users know (global ranks) into what the group knows, where that needs the table of sets.
-void Engine::fill_in(const ProcessSet& set, Request& request) const {
-  const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorKind::kInvalidArgument, std::string(name_of(request.verb)) + " '" + request.name + "': " + why);
-  };
-  if (request.verb == Verb::kBroadcast) {
-    const int root = index_of(set.ranks, request.root);
-    if (root < 0) refuse("root rank " + std::to_string(request.root) + " is not among " + list_ranks(set.ranks));
-    request.root = root;
-  } else if (request.verb == Verb::kAddProcessSet) {
-    std::vector<std::int64_t>& ranks = request.splits;
-    std::sort(ranks.begin(), ranks.end());
-    if (ranks.empty()) refuse("no ranks were given");
-    for (std::size_t i = 0; i < ranks.size(); ++i) {
-      const std::string shown = std::to_string(ranks[i]);
-      if (ranks[i] < 0 || ranks[i] >= topology_.size) {
-        refuse("rank " + shown + " does not exist; there are " + std::to_string(topology_.size) + " ranks");
-      }
-      if (i > 0 && ranks[i] == ranks[i - 1]) refuse("rank " + shown + " is given twice");
-    }
-    for (const auto& [id, other] : sets_) {
-      if (std::equal(other.ranks.begin(), other.ranks.end(), ranks.begin(), ranks.end())) {
-        refuse(list_ranks(other.ranks) + " already form process set " + std::to_string(id));
-      }
-    }
-  } else if (request.verb == Verb::kRemoveProcessSet) {
-    const bool exists = request.splits.size() == 1 && sets_.contains(static_cast<int>(request.splits[0]));
-    if (!exists || request.splits[0] == 0) refuse("process set " + to_string(request.splits) + " cannot be removed");
-  } else if (request.verb == Verb::kJoin && static_cast<int>(set.ranks.size()) != topology_.size) {
-    refuse("works on the global process set only");
-  }
-}
-
 void Engine::shutdown() {
   {
     const std::lock_guard lock(mutex_);
@@ -251,13 +126,6 @@ void Engine::abort_job(int exit_code, const std::string& cause) {
   }).detach();
   doorbell_.ring(true);
   join_thread();
-}
-
-std::map<int, std::vector<int>> Engine::process_sets() const {
-  const std::lock_guard lock(mutex_);
-  std::map<int, std::vector<int>> result;
-  for (const auto& [id, set] : sets_) result[id] = set.ranks;
-  return result;
 }
 
 std::string Engine::failure() const {
@@ -310,7 +178,7 @@ void Engine::run() {
     no_more_questions_ = true;
   }
   question_changed_.notify_all();
-  fail_everything(not_running("been shut down"));
+  fail_everything(shut_down());
   over_ = true;
   groups_.clear();
 }
@@ -428,39 +296,6 @@ bool Engine::may_stop() const {
   return leaving_ || exit_code_.has_value();
 }
 
-void Engine::make_group(int id, std::vector<int> ranks, std::unique_ptr<Transport> transport) {
-  const int rank = index_of(ranks, topology_.rank);
-  if (transport != nullptr) {
-    GroupOptions options{id, ranks, {}, options_.settings};
-    std::vector<int> hosts;
-    for (const int r : ranks) {
-      options.hosts.push_back(hosts_[static_cast<std::size_t>(r)]);
-      hosts.push_back(host_numbers_[static_cast<std::size_t>(r)]);
-    }
-    DataPlanes planes = options_.make_planes(*transport, hosts);
-    for (const auto& plane : planes) plane->count_uses(plane_uses_.of(plane->name()));
-    PlanLane lane = make_lane(*transport, hosts);
-    groups_[id] = std::make_unique<Group>(std::move(options), std::move(transport), std::move(planes), std::move(lane),
-                                          static_cast<GroupOwner&>(*this), statistics_);
-  }
-  const std::lock_guard lock(mutex_);
-  sets_[id].ranks = std::move(ranks);
-  sets_[id].rank = rank;
-}
-
-// A locked plan's batches run on planes of their own, since they keep no order with what is negotiated. Made together
-// with the group, when all ranks are at the same point.
-PlanLane Engine::make_lane(Transport& transport, const std::vector<int>& hosts) {
-  PlanLane lane;
-  if (!options_.settings.lock_plan || options_.settings.cache_capacity == 0 || transport.size() == 1) return lane;
-  std::vector<int> all;
-  for (int rank = 0; rank < transport.size(); ++rank) all.push_back(rank);
-  lane.transport = transport.split(all);
-  lane.planes = options_.make_planes(*lane.transport, hosts);
-  for (const auto& plane : lane.planes) plane->count_uses(plane_uses_.of(plane->name()));
-  return lane;
-}
-
 void Engine::on_finished(int group, Submission& submission, Result result, const Error* error) {
   {
     const std::lock_guard lock(mutex_);
@@ -483,55 +318,6 @@ void Engine::on_all_joined(int group, const std::vector<Submission>& joins) {
   if (set == sets_.end()) return;
   for (const Submission& join : joins) set->second.names.erase({join.request.name, join.request.sequence});
   std::ranges::fill(set->second.counters, 0);
-}
-
-void Engine::on_process_set(const Agreement& agreement, std::optional<Submission> submission) {
-  Result result;
-  std::optional<Error> error;
-  try {
-    if (agreement.request.verb == Verb::kAddProcessSet) {
-      result.value = add_process_set({agreement.request.splits.begin(), agreement.request.splits.end()});
-    } else {
-      remove_process_set(static_cast<int>(agreement.request.splits[0]));
-    }
-  } catch (const Error& caught) {
-    error = caught;
-  }
-  if (submission) on_finished(0, *submission, std::move(result), error ? &*error : nullptr);
-  if (error && error->kind() != ErrorKind::kPrecondition) throw *error;
-}
-
-int Engine::add_process_set(const std::vector<int>& ranks) {
-  for (const auto& [id, existing] : process_sets()) {
-    if (existing == ranks) {
-      throw Error(ErrorKind::kPrecondition, list_ranks(ranks) + " already form process set " + std::to_string(id));
-    }
-  }
-  int id = next_id_;
-  if (free_ids_.empty()) {
-    ++next_id_;
-  } else {
-    id = free_ids_.front();
-    free_ids_.erase(free_ids_.begin());
-  }
-  make_group(id, ranks, groups_[0]->transport().split(ranks));
-  return id;
-}
-
-void Engine::remove_process_set(int id) {
-  const Error removed(ErrorKind::kPrecondition, "process set " + std::to_string(id) + " was removed");
-  {
-    const std::lock_guard lock(mutex_);
-    if (!sets_.contains(id)) throw removed;
-  }
-  if (const auto group = groups_.find(id); group != groups_.end()) {
-    group->second->close();
-    closing_.push_back(std::move(group->second));
-    groups_.erase(group);
-  }
-  free_ids_.push_back(id);
-  const std::lock_guard lock(mutex_);
-  sets_.erase(id);
 }
 
 void Engine::on_asked_for_stacks(int group) {

@@ -99,6 +99,7 @@ class Engine final : private GroupOwner {
   };
   using Role = std::unique_lock<std::mutex>;
 
+  static Error shut_down();
   std::shared_ptr<Work> enqueue(int group, Request request, std::vector<Address> addresses, Allocate allocate,
                                 EventPtr ready);
   void run();
@@ -120,6 +121,7 @@ class Engine final : private GroupOwner {
   void join_thread();
   void make_group(int id, std::vector<int> ranks, std::unique_ptr<Transport> transport);
   PlanLane make_lane(Transport& transport, const std::vector<int>& hosts);
+  DataPlanes make_planes(Transport& transport, const std::vector<int>& hosts);
   void fill_in(const ProcessSet& set, Request& request) const;
   ProcessSet& set_for(int group, const Request& request);
 

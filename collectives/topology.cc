@@ -38,4 +38,9 @@ std::vector<int> number_hosts(const std::vector<std::string>& hosts) {
   return result;
 }
 
+int index_of(const std::vector<int>& ranks, int rank) {
+  const auto found = std::find(ranks.begin(), ranks.end(), rank);
+  return found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
+}
+
 }  // namespace sirtaki

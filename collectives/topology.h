@@ -22,4 +22,7 @@ Topology make_topology(int rank, const std::vector<std::string>& hosts);
 // A number for each rank, from 0 on in the order in which hosts appear.
 std::vector<int> number_hosts(const std::vector<std::string>& hosts);
 
+// Where a rank stands among these, or -1.
+int index_of(const std::vector<int>& ranks, int rank);
+
 }  // namespace sirtaki
