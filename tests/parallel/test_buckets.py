@@ -67,6 +67,16 @@ def test_buckets_of_gradients(rank_count, monkeypatch):
 @ranks(2)
 def test_a_bucket_lies_alike_on_all_ranks(rank_count, monkeypatch):
     monkeypatch.setattr(buckets, "_is_on_gpu", lambda parameter: True)
+    linear = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
+    optimizer = hvd.DistributedOptimizer(optimizer, linear.named_parameters())
+    for step in range(4):
+        if step == 3:
+            linear.double()  # the same parameters and strides
+        optimizer.zero_grad()
+        linear(torch.full((1, 3), hvd.rank() + 1, dtype=linear.weight.dtype)).sum().backward()
+        assert torch.equal(linear.weight.grad, torch.full_like(linear.weight, 1.5)), (step, linear.weight.grad)
+        optimizer.step()
     torch.manual_seed(2)
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Conv2d(4, 4, 3))
     model = model.to(memory_format=torch.channels_last)

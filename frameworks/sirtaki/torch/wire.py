@@ -35,7 +35,7 @@ def _storage_order(grad: torch.Tensor) -> tuple[int, ...] | None:
 class Wire:
     """One gradient on its way. `put_back` ends it: afterwards the gradient holds the reduced values."""
 
-    __slots__ = ("_compression", "_ctx", "_grad", "descriptors", "tensor", "tensors")
+    __slots__ = ("_compression", "_ctx", "_grad", "descriptors", "tensor")
 
     def __init__(self, grad: torch.Tensor, compression: type[Compressor]) -> None:
         self._grad = grad
@@ -51,7 +51,10 @@ class Wire:
             raise ValueError(f"a gradient of type {self.tensor.dtype} is not supported")
         address = self.tensor.data_ptr()
         self.descriptors: list[Descriptor] = [(address, address, number, shape, device_number(self.tensor))]
-        self.tensors = [self.tensor]
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        return [self.tensor]
 
     def _copy(self, grad: torch.Tensor) -> None:
         with torch.no_grad():
@@ -70,8 +73,8 @@ class Wire:
             self._grad.copy_(self._compression.decompress(self.tensor, self._ctx).reshape(self._grad.shape))
 
 
-# (strides, dtype number, shape in the order of memory, device number)
-Layout = tuple[tuple[int, ...], int, tuple[int, ...], int]
+# (dtype, shape, strides, dtype number, shape in the order of memory)
+Layout = tuple[torch.dtype, torch.Size, tuple[int, ...], int, tuple[int, ...]]
 
 
 class InPlace:
@@ -97,11 +100,12 @@ class InPlace:
     @staticmethod
     def again(grads: Sequence[torch.Tensor | None], layouts: Sequence[Layout]) -> InPlace | None:
         """The same for gradients that lie as those did whose `layouts()` these are; None if one does not."""
-        if len(grads) != len(layouts):
+        if len(grads) != len(layouts) or grads[0] is None:
             return None
+        device = device_number(grads[0])
         descriptors: list[Descriptor] = []
-        for grad, (stride, number, shape, device) in zip(grads, layouts, strict=True):
-            if grad is None or grad.is_sparse or grad.stride() != stride:
+        for grad, (dtype, size, stride, number, shape) in zip(grads, layouts, strict=True):
+            if grad is None or grad.is_sparse or grad.dtype != dtype or grad.shape != size or grad.stride() != stride:
                 return None
             address = grad.data_ptr()
             descriptors.append((address, address, number, shape, device))
@@ -113,7 +117,8 @@ class InPlace:
 
     def layouts(self) -> list[Layout]:
         """What is the same at every step of most programs, and takes longer to find out than to compare."""
-        return [(grad.stride(), *found[2:]) for grad, found in zip(self.tensors, self.descriptors, strict=True)]
+        found = zip(self.tensors, self.descriptors, strict=True)
+        return [(grad.dtype, grad.shape, grad.stride(), number, shape) for grad, (_, _, number, shape, _) in found]
 
     def put_back(self) -> None:
         """Nothing: they were reduced where they lie."""
