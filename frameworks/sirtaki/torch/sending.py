@@ -11,15 +11,17 @@ from sirtaki.torch.wire import AnyWire, FlatWire, InPlace, Wire
 
 def wires_of(unit: Unit, compression: type[Compressor]) -> list[AnyWire]:
     """One wire for all gradients of a bucket where that can be, otherwise one for each gradient."""
+    if not unit.bucket:
+        return [Wire(_grad_to_send(slot), compression) for slot in unit.slots]
     if unit.layouts and unit.ready == len(unit.slots):
         again = InPlace.again([slot.parameter.grad for slot in unit.slots], unit.layouts)
         if again is not None:
             return [again]
     grads = [_grad_to_send(slot) for slot in unit.slots]
-    if unit.bucket and (in_place := InPlace.of(grads, compression)) is not None:
+    if (in_place := InPlace.of(grads, compression)) is not None:
         unit.layouts = in_place.layouts()
         return [in_place]
-    if unit.bucket and (flat := FlatWire.of(grads, compression)) is not None:
+    if (flat := FlatWire.of(grads, compression)) is not None:
         return [flat]
     return [Wire(grad, compression) for grad in grads]
 
