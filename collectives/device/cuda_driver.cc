@@ -3,8 +3,7 @@
 #include <stdexcept>
 
 #include "error.h"
-#include "transport/mpi_calls.h"
-#include "transport/shared_library.h"
+#include "transport/symbol_reader.h"
 
 namespace sirtaki {
 namespace {
@@ -65,7 +64,7 @@ std::shared_ptr<const CudaDriver> load_cuda_driver() {
     const SharedLibrary library = SharedLibrary::open("libcuda.so.1");
     SymbolReader symbols(library);
     const CudaDriver driver = read(symbols);
-    if (!symbols.missing().empty()) throw std::runtime_error(library.path() + " lacks " + symbols.missing()[0]);
+    symbols.require_all(library.path());
     const int result = driver.Init(0);
     if (result != kCuSuccess) throw std::runtime_error("cuInit: " + words(driver, result));
     return std::make_shared<const CudaDriver>(driver);

@@ -3,8 +3,7 @@
 #include <array>
 #include <stdexcept>
 
-#include "transport/mpi_calls.h"
-#include "transport/shared_library.h"
+#include "transport/symbol_reader.h"
 
 namespace sirtaki {
 namespace {
@@ -73,8 +72,7 @@ class LoadedNvrtc final : public Nvrtc {
   Calls calls_;
 };
 
-std::shared_ptr<const Nvrtc> bind(const std::string& path) {
-  const SharedLibrary library = SharedLibrary::open(path);
+std::shared_ptr<const Nvrtc> bind(const SharedLibrary& library) {
   SymbolReader symbols(library);
   Calls calls{};
   symbols.read(calls.Version, "nvrtcVersion");
@@ -86,7 +84,7 @@ std::shared_ptr<const Nvrtc> bind(const std::string& path) {
   symbols.read(calls.GetCUBIN, "nvrtcGetCUBIN");
   symbols.read(calls.GetProgramLogSize, "nvrtcGetProgramLogSize");
   symbols.read(calls.GetProgramLog, "nvrtcGetProgramLog");
-  if (!symbols.missing().empty()) throw std::runtime_error(library.path() + " lacks " + symbols.missing()[0]);
+  symbols.require_all(library.path());
   return std::make_shared<const LoadedNvrtc>(library.path(), calls);
 }
 
@@ -95,15 +93,7 @@ std::shared_ptr<const Nvrtc> bind(const std::string& path) {
 std::shared_ptr<const Nvrtc> load_nvrtc(const std::vector<std::string>& paths, std::string& why) {
   std::vector<std::string> candidates = SharedLibrary::loaded("libnvrtc.so");
   candidates.insert(candidates.end(), paths.begin(), paths.end());
-  for (const std::string& path : candidates) {
-    try {
-      return bind(path);
-    } catch (const std::exception& error) {
-      why += (why.empty() ? "" : "; ") + std::string(error.what());
-    }
-  }
-  if (candidates.empty()) why = "there was no path to try";
-  return nullptr;
+  return bind_first(candidates, bind, why);
 }
 
 }  // namespace sirtaki

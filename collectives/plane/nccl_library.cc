@@ -3,8 +3,7 @@
 #include <stdexcept>
 
 #include "error.h"
-#include "transport/mpi_calls.h"
-#include "transport/shared_library.h"
+#include "transport/symbol_reader.h"
 
 namespace sirtaki {
 namespace {
@@ -39,17 +38,12 @@ std::string version_text(int number) {
   return std::to_string(number / base) + "." + std::to_string(number % base / 100) + "." + std::to_string(number % 100);
 }
 
-std::shared_ptr<const NcclLibrary> bind(const std::string& path) {
-  const SharedLibrary library = SharedLibrary::open(path);
+std::shared_ptr<const NcclLibrary> bind(const SharedLibrary& library) {
   SymbolReader symbols(library);
   const NcclCalls calls = read_calls(symbols);
   int version = 0;
   if (calls.GetVersion != nullptr) calls.GetVersion(&version);
-  if (!symbols.missing().empty()) {
-    std::string names;
-    for (const std::string& name : symbols.missing()) names += " " + name;
-    throw std::runtime_error("NCCL " + version_text(version) + " is older than 2.14: it lacks" + names);
-  }
+  symbols.require_all("NCCL " + version_text(version) + " is older than 2.14: it");
   return std::make_shared<const NcclLibrary>(NcclLibrary{library.path(), version_text(version), calls});
 }
 
@@ -63,17 +57,8 @@ void NcclLibrary::check(int result, const char* call, NcclComm comm) const {
 }
 
 std::shared_ptr<const NcclLibrary> load_nccl(const std::vector<std::string>& paths, std::string& why) {
-  std::vector<std::string> candidates = SharedLibrary::loaded("libnccl.so");
-  if (candidates.empty()) candidates = paths;
-  for (const std::string& path : candidates) {
-    try {
-      return bind(path);
-    } catch (const std::exception& error) {
-      why += (why.empty() ? "" : "; ") + std::string(error.what());
-    }
-  }
-  if (candidates.empty()) why = "there was no path to try";
-  return nullptr;
+  const std::vector<std::string> loaded = SharedLibrary::loaded("libnccl.so");
+  return bind_first(loaded.empty() ? paths : loaded, bind, why);
 }
 
 }  // namespace sirtaki

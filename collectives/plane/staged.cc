@@ -23,6 +23,39 @@ std::vector<std::int64_t> starts_of(std::span<const std::int64_t> counts) {
   return starts;
 }
 
+// Of a spread that goes round by round, the next elements of every rank's part: what one round takes.
+struct Round {
+  std::vector<std::int64_t> counts;  // by rank
+  std::vector<StagingCopy> parts;    // one after the other in the room
+  std::int64_t total = 0;            // elements of all parts
+  std::vector<StagingCopy> own;      // this rank's, behind them
+  std::int64_t needed = 0;           // elements of room
+};
+
+// `whole`: memory of all ranks' parts; `part`: of this rank's alone.
+std::vector<Round> rounds_of(const Spread& spread, int rank, std::size_t size, const void* whole, const void* part) {
+  const auto mine = static_cast<std::size_t>(rank);
+  const auto ranks = static_cast<std::int64_t>(spread.counts.size());
+  const std::vector<std::int64_t> starts = starts_of(spread.counts);
+  const std::int64_t longest = *std::max_element(spread.counts.begin(), spread.counts.end());
+  const std::int64_t most = std::max<std::int64_t>(kPieceBytes / static_cast<std::int64_t>(size) / ranks, 1);
+  std::vector<Round> rounds;
+  for (std::int64_t done = 0; done < longest; done += most) {
+    Round round;
+    for (std::size_t r = 0; r < spread.counts.size(); ++r) {
+      const std::int64_t count = std::clamp<std::int64_t>(spread.counts[r] - done, 0, most);
+      if (count > 0) round.parts.push_back({at(whole, starts[r] + done, size), round.total, count});
+      round.counts.push_back(count);
+      round.total += count;
+    }
+    const std::int64_t count = round.counts[mine];
+    if (count > 0) round.own.push_back({at(part, done, size), round.total, count});
+    round.needed = round.total + count;
+    rounds.push_back(std::move(round));
+  }
+  return rounds;
+}
+
 // Reduces tensors or parts of some, one after the other in the room. Those without memory are of a rank that has
 // joined.
 StagingStep reduction_step(DataPlane& host, const Reduction& reduction, std::span<const Segment> parts) {
@@ -113,26 +146,16 @@ Task StagedCollectives::broadcast(PlaneQuery query, int root, std::size_t elemen
   co_await rooms_.run(std::move(steps), element_size);
 }
 
-// Round by round, the next elements of every rank's part.
 Task StagedCollectives::allgather(PlaneQuery query, std::size_t element_size, const Spread& spread) {
   DataPlane& host = host_plane(query);
-  const auto ranks = static_cast<std::int64_t>(spread.counts.size());
-  const auto mine = static_cast<std::size_t>(rank_);
-  const std::vector<std::int64_t> starts = starts_of(spread.counts);
-  const std::int64_t longest = *std::max_element(spread.counts.begin(), spread.counts.end());
-  const std::int64_t most = std::max<std::int64_t>(kPieceBytes / static_cast<std::int64_t>(element_size) / ranks, 1);
   std::vector<StagingStep> steps;
-  for (std::int64_t done = 0; done < longest; done += most) {
-    std::vector<std::int64_t> counts;
-    for (const std::int64_t count : spread.counts) counts.push_back(std::clamp<std::int64_t>(count - done, 0, most));
-    const std::vector<std::int64_t> packed = starts_of(counts);
+  for (Round& round : rounds_of(spread, rank_, element_size, spread.out, spread.in)) {
     StagingStep step;
-    for (std::size_t r = 0; r < counts.size(); ++r) {
-      if (counts[r] > 0) step.out.push_back({at(spread.out, starts[r] + done, element_size), packed[r], counts[r]});
-    }
-    if (counts[mine] > 0) step.in.push_back({at(spread.in, done, element_size), packed.back(), counts[mine]});
-    step.count = packed.back() + counts[mine];
-    step.combine = [&host, counts, element_size, total = packed.back()](std::byte* room) -> Task {
+    step.in = std::move(round.own);
+    step.out = std::move(round.parts);
+    step.count = round.needed;
+    step.combine = [&host, counts = std::move(round.counts), element_size,
+                    total = round.total](std::byte* room) -> Task {
       const Spread staged{room + static_cast<std::size_t>(total) * element_size, room, counts};
       co_await host.allgather(element_size, staged);
     };
@@ -144,23 +167,14 @@ Task StagedCollectives::allgather(PlaneQuery query, std::size_t element_size, co
 Task StagedCollectives::reducescatter(PlaneQuery query, Reduction reduction, const Spread& spread) {
   DataPlane& host = host_plane(query);
   const std::size_t size = size_of(reduction.dtype);
-  const auto ranks = static_cast<std::int64_t>(spread.counts.size());
-  const auto mine = static_cast<std::size_t>(rank_);
-  const std::vector<std::int64_t> starts = starts_of(spread.counts);
-  const std::int64_t longest = *std::max_element(spread.counts.begin(), spread.counts.end());
-  const std::int64_t most = std::max<std::int64_t>(kPieceBytes / static_cast<std::int64_t>(size) / ranks, 1);
   std::vector<StagingStep> steps;
-  for (std::int64_t done = 0; done < longest; done += most) {
-    std::vector<std::int64_t> counts;
-    for (const std::int64_t count : spread.counts) counts.push_back(std::clamp<std::int64_t>(count - done, 0, most));
-    const std::vector<std::int64_t> packed = starts_of(counts);
+  for (Round& round : rounds_of(spread, rank_, size, spread.in, spread.out)) {
     StagingStep step;
-    for (std::size_t r = 0; r < counts.size(); ++r) {
-      if (counts[r] > 0) step.in.push_back({at(spread.in, starts[r] + done, size), packed[r], counts[r]});
-    }
-    if (counts[mine] > 0) step.out.push_back({at(spread.out, done, size), packed.back(), counts[mine]});
-    step.count = packed.back() + counts[mine];
-    step.combine = [&host, counts, reduction, size, total = packed.back()](std::byte* room) -> Task {
+    step.in = std::move(round.parts);
+    step.out = std::move(round.own);
+    step.count = round.needed;
+    step.combine = [&host, counts = std::move(round.counts), reduction, size,
+                    total = round.total](std::byte* room) -> Task {
       const Spread staged{room, room + static_cast<std::size_t>(total) * size, counts};
       co_await host.reducescatter(reduction, staged);
     };

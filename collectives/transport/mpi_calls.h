@@ -1,10 +1,7 @@
 // The functions of an MPI library with the types that they have there.
 #pragma once
 
-#include <string>
-#include <vector>
-
-#include "transport/shared_library.h"
+#include "transport/symbol_reader.h"
 
 namespace sirtaki {
 
@@ -47,29 +44,6 @@ struct MpiCalls {
   int (*Ireduce_scatter)(const void*, void*, const int*, Type, Op, Comm, Request*);
   int (*Iallgatherv)(const void*, int, Type, void*, const int*, const int*, Type, Comm, Request*);
   int (*Ialltoallv)(const void*, const int*, const int*, Type, void*, const int*, const int*, Type, Comm, Request*);
-};
-
-// Looks symbols up and remembers those that are missing, so that one message can name them all.
-class SymbolReader {
- public:
-  explicit SymbolReader(const SharedLibrary& library) : library_(library) {}
-
-  void* address(const char* name) {
-    void* found = library_.symbol(name);
-    if (found == nullptr) missing_.emplace_back(name);
-    return found;
-  }
-
-  template <typename Function>
-  void read(Function*& function, const char* name) {
-    function = reinterpret_cast<Function*>(address(name));
-  }
-
-  const std::vector<std::string>& missing() const { return missing_; }
-
- private:
-  const SharedLibrary& library_;
-  std::vector<std::string> missing_;
 };
 
 template <typename Handle>

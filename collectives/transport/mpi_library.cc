@@ -42,17 +42,12 @@ bool takes_cuda_memory(const SharedLibrary& library) {
   return query != nullptr && query(kCuda, &supported) == kMpiSuccess && supported != 0;
 }
 
-void require_all(const SymbolReader& symbols) {
-  if (symbols.missing().empty()) return;
-  std::string names;
-  for (const std::string& name : symbols.missing()) names += (names.empty() ? "" : ", ") + name;
-  throw std::runtime_error("it is no MPI 3 library, for it lacks " + names);
-}
+constexpr const char* kNoMpi = "it is no MPI 3 library, for it";
 
 template <typename Handle>
 LibraryPtr bind(const SharedLibrary& library, std::string version, MpiAbi<Handle> abi, SymbolReader& symbols) {
   const auto calls = read_mpi_calls<Handle>(symbols);
-  require_all(symbols);
+  symbols.require_all(kNoMpi);
   MpiOrigin origin{library.path(), std::move(version), [library] { return takes_cuda_memory(library); }};
   return std::make_shared<LoadedMpi<Handle>>(std::move(origin), abi, calls);
 }
@@ -75,7 +70,7 @@ LibraryPtr bind(const SharedLibrary& library) {
     if (version.find(family) != std::string::npos) return bind(library, version, mpich_mpi_abi(), symbols);
   }
   read_mpi_calls<int>(symbols);
-  require_all(symbols);
+  symbols.require_all(kNoMpi);
   throw std::runtime_error("its binary interface is none of standard, MPICH, Open MPI; it calls itself \"" + version +
                            "\"");
 }
