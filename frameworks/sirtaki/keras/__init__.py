@@ -9,17 +9,15 @@ from __future__ import annotations
 import os
 
 from sirtaki import call_site
+from sirtaki.blocking_calls import allgather_object, barrier, broadcast_object
 from sirtaki.exceptions import HorovodInternalError, SirtakiInternalError
 from sirtaki.keras import callbacks, elastic
 from sirtaki.keras.backends import load as _load
 from sirtaki.keras.functions import (
     allgather,
-    allgather_object,
     allreduce,
-    barrier,
     broadcast,
     broadcast_global_variables,
-    broadcast_object,
     broadcast_variables,
     check_parameters,
     reducescatter,

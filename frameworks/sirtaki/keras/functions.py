@@ -9,9 +9,7 @@ import numpy as np
 
 from sirtaki import exchange
 from sirtaki.arguments import checked_root
-from sirtaki.call_site import call_site
 from sirtaki.keras import backends
-from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.reduce_ops import Average, choose_op
 
@@ -86,24 +84,6 @@ def _check_same_count(variables: Sequence[Any], group: int) -> None:
             f"the ranks have different numbers of variables to broadcast: {counts} by rank; their models or optimizers "
             "differ, or not all of them are built"
         )
-
-
-def broadcast_object(
-    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Any:
-    """The root's object on every rank, by cloudpickle; the root gets its own object back. Other ranks' is not read."""
-    return exchange.broadcast_object(obj, checked_root(root_rank), name, require_id(process_set))
-
-
-def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """The objects of all ranks of the set, by rank, by cloudpickle."""
-    return exchange.allgather_object(obj, name, require_id(process_set))
-
-
-def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Blocks until every rank of the set has called it."""
-    group = require_id(process_set)
-    core.submit(core.VERBS["barrier"], "", [], process_set=group, site=call_site(), awaited=True).wait()
 
 
 def check_parameters(variables: Sequence[Any], process_set: ProcessSet = global_process_set) -> None:

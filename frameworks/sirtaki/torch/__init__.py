@@ -7,6 +7,7 @@ import os
 import torch
 
 from sirtaki import call_site
+from sirtaki.blocking_calls import allgather_object, barrier, broadcast_object
 from sirtaki.exceptions import HorovodInternalError, SirtakiInternalError
 from sirtaki.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from sirtaki.reduce_ops import Adasum, Average, Max, Min, Product, Sum
@@ -53,7 +54,7 @@ from sirtaki.torch.collectives.allreduce import (
 )
 from sirtaki.torch.collectives.alltoall import alltoall, alltoall_async
 from sirtaki.torch.collectives.broadcast import broadcast, broadcast_, broadcast_async, broadcast_async_
-from sirtaki.torch.collectives.meeting import barrier, join
+from sirtaki.torch.collectives.join import join
 from sirtaki.torch.collectives.reducescatter import (
     grouped_reducescatter,
     grouped_reducescatter_async,
@@ -61,12 +62,7 @@ from sirtaki.torch.collectives.reducescatter import (
     reducescatter_async,
 )
 from sirtaki.torch.compression import Compression
-from sirtaki.torch.functions import (
-    allgather_object,
-    broadcast_object,
-    broadcast_optimizer_state,
-    broadcast_parameters,
-)
+from sirtaki.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from sirtaki.torch.handles import poll, synchronize
 from sirtaki.torch.optimizer import DistributedOptimizer
 from sirtaki.torch.parameter_check import check_parameters

@@ -1,4 +1,4 @@
-"""Making ranks equal: parameters, optimizer state, any Python object."""
+"""Making ranks equal: parameters, optimizer state."""
 
 from __future__ import annotations
 
@@ -14,18 +14,6 @@ from sirtaki.torch.arguments import checked_root
 from sirtaki.torch.collectives.broadcast import broadcast_async_
 from sirtaki.torch.handles import synchronize
 from sirtaki.torch.optimizer_state import apply_state, portable_state
-
-
-def broadcast_object(
-    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Any:
-    """The root's object on every rank, by cloudpickle; the root gets its own object back. Other ranks' is not read."""
-    return exchange.broadcast_object(obj, checked_root(root_rank), name, require_id(process_set))
-
-
-def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """The objects of all ranks of the set, by rank, by cloudpickle."""
-    return exchange.allgather_object(obj, name, require_id(process_set))
 
 
 def broadcast_parameters(

@@ -132,11 +132,6 @@ def start_alltoall(tensor: torch.Tensor, splits: Sequence[int], name: str, group
     )
 
 
-def barrier(group: int) -> None:
-    """Blocks until every rank of the set has called it."""
-    core.submit(core.VERBS["barrier"], "", [], process_set=group, site=call_site(), awaited=True).wait()
-
-
 def join(device: int = -1) -> int:
     """Blocks until every rank has called it; the last one's rank. device: the GPU for the others' GPU tensors."""
     if device < 0 and torch.cuda.is_initialized():

@@ -1,14 +1,8 @@
-"""Where ranks meet without data: barrier, and join for ranks that have no more batches."""
+"""Join, for ranks that have no more batches."""
 
 from __future__ import annotations
 
-from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.torch import raw
-
-
-def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Blocks until every rank of the set has called it."""
-    raw.barrier(require_id(process_set))
 
 
 def join(device: int = -1) -> int:
