@@ -144,6 +144,17 @@ def test_gradients_of_some_ranks_and_local_variables(kind: str) -> None:
 
 @ranks(2)
 @pytest.mark.parametrize("kind", KINDS)
+def test_16_bit_gradients_are_averaged_in_32_bits(kind: str) -> None:
+    """C44: 60000 + 60000 is beyond float16."""
+    for graph in (False, True):
+        variable = tf.Variable(tf.zeros([2], tf.float16))
+        optimizer = hvd.DistributedOptimizer(KINDS[kind].SGD(1.0))
+        apply_in(graph, optimizer, [(tf.constant([60000.0, 60000.0], tf.float16), variable)])
+        assert variable.numpy().tolist() == [-60000.0, -60000.0]
+
+
+@ranks(2)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("way", ["compile", "outside", "inside"])
 def test_an_infinity_of_one_rank_skips_the_step_of_all(kind: str, way: str) -> None:
     inner, scaled = KINDS[kind].SGD(1.0), keras.mixed_precision.LossScaleOptimizer

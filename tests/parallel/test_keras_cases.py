@@ -1,14 +1,16 @@
-"""Uneven batches, several optimizers in one, 16-bit models, and a backend that is not served."""
+"""Uneven batches, gradients of uneven sizes, several optimizers in one, 16-bit models, a backend that is not served."""
 
 import importlib
 
 import keras
 import keras_training as training
+import numpy as np
 import pytest
 from jobs import run_script
 from ranks import ranks
 
 import sirtaki.keras as hvd
+from sirtaki.native import core
 
 
 def several(wrap=lambda optimizer: optimizer) -> keras.Optimizer:
@@ -17,7 +19,6 @@ def several(wrap=lambda optimizer: optimizer) -> keras.Optimizer:
 
 
 @ranks(2)
-@pytest.mark.skipif(not hasattr(keras.optimizers, "MultiOptimizer"), reason="came with Keras 3.13")
 @pytest.mark.parametrize("inside", [False, True])
 def test_several_optimizers_in_one(inside: bool, keras_backend: str) -> None:
     """inside: the inner ones are distributed too, and leave the reduction to the outer one."""
@@ -58,6 +59,36 @@ def test_other_backends_are_refused(monkeypatch) -> None:
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     with pytest.raises(NotImplementedError, match="on the backends tensorflow and torch, but Keras runs on 'jax' here"):
         importlib.reload(hvd)
+
+
+@ranks(3, backends=["tensorflow"])
+def test_fusion_of_mixed_sizes() -> None:
+    """C40: sizes from 0 to beyond the fusion limit, which changes on the way; the gradients are whole numbers."""
+    import tensorflow as tf
+
+    sizes = [int(n) for n in np.random.default_rng(5).integers(0, 3000, 12)] + [0, 1]
+    dtypes = [("float32", "float64", "bfloat16")[i % 3] for i in range(len(sizes))]
+    variables = [keras.Variable(np.zeros(n), dtype=dtype) for n, dtype in zip(sizes, dtypes, strict=True)]
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    optimizer.build(variables)
+
+    @tf.function
+    def step(factor):
+        grads = [tf.cast((tf.range(n) % 7 + hvd.rank()) * factor, d) for n, d in zip(sizes, dtypes, strict=True)]
+        optimizer.apply(grads, variables)
+
+    total = 0
+    try:
+        for limit in (0, 1000, 8192):
+            core.set_fusion_threshold(limit)
+            for factor in (1, 2, -4):
+                step(tf.constant(factor))
+                total += factor
+                for n, variable in zip(sizes, variables, strict=True):
+                    expected = -total * (np.arange(n) % 7 + 1)
+                    np.testing.assert_array_equal(tf.cast(variable.value, tf.int32), expected)
+    finally:
+        core.set_fusion_threshold(128 << 20)
 
 
 def normalised() -> keras.Model:

@@ -71,6 +71,24 @@ def test_refused_when_it_runs(rank_count, what, mode):
 
 
 @ranks(2)
+def test_one_session_and_one_function_go_on(rank_count):
+    """The session or function that an op has failed in is used again, and so are the other ops of its graph."""
+    disagree, refused = tf.errors.FailedPreconditionError, tf.errors.InvalidArgumentError
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        alive = hvd.allreduce(tf.ones(3), op=hvd.Sum, name="alive")
+        wrong = [(call(), disagree) for call in MISMATCHES.values()] + [(call(), refused) for call in REFUSED.values()]
+        for fetched, error in wrong:
+            with pytest.raises(error):
+                session.run(fetched)
+            assert session.run(alive).tolist() == [rank_count] * 3
+    total = tf.function(lambda x: hvd.allreduce(x, op=hvd.Sum), input_signature=[tf.TensorSpec([None])])
+    for _ in range(2):
+        with pytest.raises(disagree, match="shape differs"):
+            total(tf.ones(first(2, 3)))
+        assert total(tf.ones(2)).numpy().tolist() == [rank_count] * 2
+
+
+@ranks(2)
 def test_refused_when_it_is_made(rank_count):
     for call, error in (
         (lambda: hvd.allreduce(tf.ones(2), op=17), ValueError),
