@@ -133,6 +133,8 @@ def test_learning_rates(capsys) -> None:
         (lambda: warmup(0.1, steps_per_epoch=-1), "steps_per_epoch must be a number that is not negative, got -1"),
         (lambda: hvd.broadcast_variables(None, 0), "must be a list of variables, got NoneType None"),
         (lambda: hvd.check_parameters(keras.Variable(1.0)), "must be a list of variables, got "),
+        (lambda: hvd.check_parameters([keras.Variable(1.0), 2.0]), r"variables\[1\] must be a variable, got float 2.0"),
+        (lambda: hvd.broadcast_variables([None], 0), r"variables\[0\] must be a variable, got NoneType None"),
     ):
         with pytest.raises(ValueError, match=complaint):
             wrong()

@@ -74,6 +74,9 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
 def _check_list(variables: Sequence[Any]) -> None:
     if not isinstance(variables, (list, tuple)):
         raise ValueError(f"variables must be a list of variables, got {type(variables).__name__} {variables!r:.80}")
+    for number, variable in enumerate(variables):
+        if not isinstance(variable, backends.load().VARIABLES):
+            raise ValueError(f"variables[{number}] must be a variable, got {type(variable).__name__} {variable!r:.80}")
 
 
 def _check_same_count(variables: Sequence[Any], group: int) -> None:

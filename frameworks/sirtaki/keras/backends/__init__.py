@@ -1,6 +1,7 @@
 """What differs between Keras's backends: each module here has the same functions.
 
 Compression                          of the framework's adapter
+VARIABLES                            classes of what has a value that can be assigned: Keras's and the framework's
 in_graph()                           whether a graph is traced now, which will run many times
 run_outside_graph(function)          now, while a graph is traced
 require_alone(process_set)           a compiled step of a rank alone fails when it runs with others

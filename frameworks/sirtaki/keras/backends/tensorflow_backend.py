@@ -18,6 +18,7 @@ from sirtaki.tensorflow.compression import Compression as Compression
 from sirtaki.tensorflow.labels import in_xla
 from sirtaki.tensorflow.parameter_check import after_step as after_step
 
+VARIABLES = (generations.load().Variable, tf.Variable)
 _storage = generations.load().storage
 Unit = tuple[str, Sequence[Any], Sequence[Any]]
 

@@ -20,6 +20,7 @@ from sirtaki.torch.compression import Compression as Compression
 from sirtaki.torch.handles import synchronize
 from sirtaki.torch.parameter_check import described
 
+VARIABLES = (keras.Variable, torch.Tensor)
 Unit = tuple[str, Sequence[torch.Tensor], Sequence[Any]]
 
 
@@ -121,7 +122,7 @@ def check_parameters(variables: Sequence[Any], process_set: ProcessSet) -> None:
 
 
 def assign_root_values(variables: Sequence[Any], root_rank: int, process_set: ProcessSet) -> None:
-    tensors = [(f"variable.{i}", _tensor(variable).detach()) for i, variable in enumerate(variables)]
+    tensors = [(f"variable.{i}", _tensor(variable)) for i, variable in enumerate(variables)]
     adapter.broadcast_parameters(tensors, root_rank, process_set)
 
 
