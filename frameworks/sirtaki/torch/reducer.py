@@ -22,15 +22,13 @@ from typing import Any
 import torch
 
 from sirtaki.call_site import call_site
-from sirtaki.native import core
 from sirtaki.reduce_ops import Sum
-from sirtaki.torch import direct, raw
+from sirtaki.torch import raw
 from sirtaki.torch.buckets import bucketed
 from sirtaki.torch.handles import synchronize
 from sirtaki.torch.optimizer_options import Options
-from sirtaki.torch.sending import wires_of
+from sirtaki.torch.sending import finish, submit, wires_of
 from sirtaki.torch.sparse import SparseReduction
-from sirtaki.torch.streams import stream_of
 from sirtaki.torch.units import (
     DENSE,
     FILLED,
@@ -44,9 +42,6 @@ from sirtaki.torch.units import (
     is_same,
     rows_of,
 )
-from sirtaki.torch.wire import AnyWire
-
-_ALLREDUCE = core.VERBS["allreduce"]
 
 # Which reducer has a parameter's hook, by the parameter's id; a reducer keeps its parameters alive until it closes.
 _owners: dict[int, weakref.ref[GradientReducer]] = {}
@@ -190,27 +185,9 @@ class GradientReducer:
         if len(unit.slots) == 1 and not self._options.sparse_as_dense and self._send_sparse(unit):
             return
         unit.wires = wires_of(unit, self._options.compression)
-        unit.work = self._submit(unit, unit.wires)
+        unit.work = submit(unit, self._how, self._group, self._site)
         unit.times += 1
         unit.state = SENT
-
-    def _submit(self, unit: Unit, wires: Sequence[AnyWire]) -> Any:
-        name = unit.name if not unit.times else f"{unit.name}.pass{unit.times + 1}"
-        descriptors = wires[0].descriptors
-        if len(wires) > 1:
-            descriptors = [descriptor for wire in wires for descriptor in wire.descriptors]
-        if direct.active is not None:
-            if self._group != 0:
-                raise RuntimeError("a step can be captured only if its gradients are reduced over all ranks")
-            nbytes = sum(tensor.nbytes for wire in wires for tensor in wire.tensors)
-            return direct.active.send(name, descriptors, nbytes, self._how)
-        if direct.observed is not None:
-            direct.observed.append(direct.call_text(name, descriptors, self._how))
-        stream = stream_of(descriptors) or 0
-        # By position, which takes half the time of names: root, splits, process set, site, awaited, keep, stream.
-        return core.submit(
-            _ALLREDUCE, name, descriptors, *self._how, -1, (), self._group, self._site, False, wires, stream
-        )
 
     def _send_sparse(self, unit: Unit) -> bool:
         """True if the gradient goes, or will go after the vote, as a sparse tensor."""
@@ -302,9 +279,7 @@ class GradientReducer:
             slot.reduced = weakref.ref(slot.parameter.grad)
             return
         wires, unit.wires = unit.wires, []
-        work.wait(stream_of(wires[0].descriptors))
-        for wire in wires:
-            wire.put_back()
+        finish(work, wires)
         for slot in unit.slots:
             grad = slot.parameter.grad
             slot.reduced = None if grad is None else weakref.ref(grad)
