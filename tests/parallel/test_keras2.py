@@ -2,6 +2,8 @@
 
 import copy
 import functools
+import gc
+import weakref
 
 import keras2_training as training
 import numpy as np
@@ -13,6 +15,7 @@ from ranks import ranks
 import sirtaki.keras
 import sirtaki.tensorflow.keras as hvd
 from sirtaki.keras import generations
+from sirtaki.keras.attachment import attachment_of
 from sirtaki.keras.distributed import is_distributed
 
 NEW, LEGACY = keras.optimizers, keras.optimizers.legacy
@@ -349,6 +352,22 @@ def test_functions_and_copies() -> None:
     hvd.broadcast_variables([variable], 0)
     again.apply_gradients([(tf.constant([1.0 * hvd.rank()]), variable)])
     assert variable.numpy().tolist() == [0.5]
+
+
+@ranks(2)
+@pytest.mark.parametrize("kind", KINDS)
+def test_wrapping_anew_each_step_leaves_nothing_behind(kind: str) -> None:
+    """C73."""
+    variable, base = tf.Variable([0.0]), KINDS[kind].SGD(1.0)
+    classes, attachments = set(), []
+    for _ in range(20):
+        optimizer = hvd.DistributedOptimizer(base)
+        optimizer.apply_gradients([(tf.constant([1.0 + hvd.rank()]), variable)])
+        classes.add(type(optimizer))
+        attachments.append(weakref.ref(attachment_of(optimizer)))
+    gc.collect()
+    assert len(classes) == 1 and [ref() is not None for ref in attachments] == [False] * 19 + [True]
+    assert variable.numpy().tolist() == [-30.0]
 
 
 @ranks(2)

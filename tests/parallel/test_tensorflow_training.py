@@ -177,18 +177,20 @@ def test_gradients_of_some_passes_only(rank_count):
 @ranks(2)
 @pytest.mark.parametrize("mode", MODES)
 def test_unused_variables(rank_count, mode):
-    """C43: a is used on rank 0 only, b on rank 1 only, c nowhere."""
+    """C43: a is used on rank 0 only, b on rank 1 only, c nowhere; later b is frozen."""
     a, b, c = (tf.Variable([1.0, 1.0]) for _ in range(3))
 
-    def step():
+    def step(frozen):
         with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
             loss = tf.reduce_sum((a if hvd.rank() == 0 else b) * 4.0)
-        return tape.gradient(loss, {"a": a, "rest": [b, c]})
+        return tape.gradient(loss, {"a": a, "rest": [c] if frozen else [b, c]})
 
-    grads = in_mode(mode, step)()
+    step = in_mode(mode, step)
+    grads = step(False)
     assert grads["a"].numpy().tolist() == [2.0, 2.0] and grads["rest"][0].numpy().tolist() == [2.0, 2.0]
     nowhere = grads["rest"][1]
     assert nowhere is None if mode == "eager" else nowhere.numpy().tolist() == [0.0, 0.0]
+    assert step(True)["a"].numpy().tolist() == [2.0, 2.0]
 
 
 @ranks(2)
