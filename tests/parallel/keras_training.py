@@ -8,12 +8,12 @@ from typing import Any
 
 import keras
 import numpy as np
+from joined_batches import SAMPLES, data, own
+from joined_batches import STEPS as STEPS
+from joined_batches import check_equal as check_equal
+from joined_batches import check_same_on_ranks as check_same_on_ranks
 
 import sirtaki.keras as hvd
-from sirtaki.exchange import allgather_object
-
-SAMPLES = 12  # of one step on all ranks; on each rank count up to 4 a whole number each
-STEPS = 5
 
 keras.config.set_floatx("float64")
 
@@ -33,18 +33,6 @@ def make_model(seed: int = 1) -> keras.Model:
 
 def sgd(**options: Any) -> keras.Optimizer:
     return keras.optimizers.SGD(0.1, momentum=0.9, **options)
-
-
-def data(steps: int = STEPS) -> tuple[np.ndarray, np.ndarray]:
-    """The joined batches of all steps, one after another."""
-    random = np.random.default_rng(0)
-    return random.standard_normal((steps * SAMPLES, 8, 8, 1)), random.standard_normal((steps * SAMPLES, 5))
-
-
-def own(array: np.ndarray) -> np.ndarray:
-    """This rank's part of each joined batch."""
-    size = SAMPLES // hvd.size()
-    return array.reshape(-1, hvd.size(), size, *array.shape[1:])[:, hvd.rank()].reshape(-1, *array.shape[1:])
 
 
 def fit(model: keras.Model, x: np.ndarray, y: np.ndarray, batch: int, **options: Any) -> list[float]:
@@ -87,19 +75,6 @@ def trained(optimizer: keras.Optimizer, **options: Any) -> keras.Model:
     x, y = data()
     fit(model, own(x), own(y), SAMPLES // hvd.size())
     return model
-
-
-def check_equal(model: keras.Model, expected: keras.Model, tolerance: float = 1e-10) -> None:
-    for variable, one, other in zip(model.weights, model.get_weights(), expected.get_weights(), strict=True):
-        worst = np.abs(one - other).max()
-        assert worst < tolerance, (variable.path, worst)
-    check_same_on_ranks(model)
-
-
-def check_same_on_ranks(model: keras.Model) -> None:
-    """Bit-equal on all ranks."""
-    bits = [weight.tobytes() for weight in model.get_weights()]
-    assert all(other == bits for other in allgather_object(bits))
 
 
 def loss_and_gradients(model: keras.Model, x: np.ndarray, y: np.ndarray) -> list[Any]:
