@@ -147,6 +147,26 @@ def test_gradients_of_some_ranks_and_local_variables(kind: str) -> None:
 
 @ranks(2)
 @pytest.mark.parametrize("kind", KINDS)
+def test_local_layers(kind: str) -> None:
+    layers = [keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros") for _ in range(2)]
+    with pytest.raises(ValueError, match="has not been built"):
+        hvd.PartialDistributedOptimizer(KINDS[kind].SGD(1.0), local_layers=layers[0])
+    for layer in layers:
+        layer.build((None, 1))
+    for scale in (True, False):
+        optimizer = hvd.PartialDistributedOptimizer(
+            KINDS[kind].SGD(1.0), local_layers=layers[0], scale_local_gradients=scale
+        )
+        for layer in layers:
+            layer.kernel.assign([[0.0]])
+        gradient = tf.constant([[hvd.rank() + 1.0]], tf.float64)
+        optimizer.apply_gradients([(gradient, layer.kernel) for layer in layers])
+        own = (hvd.rank() + 1) / (2 if scale else 1)
+        assert [float(layer.kernel[0, 0]) for layer in layers] == [-own, -1.5]
+
+
+@ranks(2)
+@pytest.mark.parametrize("kind", KINDS)
 def test_16_bit_gradients_are_averaged_in_32_bits(kind: str) -> None:
     """C44: 60000 + 60000 is beyond float16."""
     for graph in (False, True):
