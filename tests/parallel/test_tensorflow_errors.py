@@ -1,5 +1,6 @@
 """Wrong calls: refused with the value, or, if the ranks disagree, an error on every rank; the next call works."""
 
+import concurrent.futures
 import re
 
 import pytest
@@ -149,9 +150,21 @@ def test_what_is_no_tensor(rank_count):
 
 @ranks(2)
 def test_same_name_twice(rank_count):
-    """Within a graph names are made unique; two graphs that run at once with one name are told."""
+    """Within a graph names are made unique; of two graphs that run at once with one name, the second is refused."""
     both = tf.function(lambda: [hvd.allreduce(tf.ones(1) * i, op=hvd.Sum, name="twice") for i in (1, 2)])
     assert [float(t[0]) for t in both()] == [2.0, 4.0]
+    one = tf.function(lambda: hvd.allreduce(tf.ones(1), op=hvd.Sum, name="one"))
+    if hvd.rank() == 1:
+        hvd.allreduce(tf.ones(1), name="seen")
+        assert float(one()[0]) == 2.0
+        return
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(one) for _ in range(2)]
+        done, waiting = concurrent.futures.wait(calls, return_when=concurrent.futures.FIRST_COMPLETED)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="one"):
+            done.pop().result()
+        hvd.allreduce(tf.ones(1), name="seen")
+        assert float(waiting.pop().result()[0]) == 2.0
 
 
 @ranks(2)

@@ -136,7 +136,7 @@ def PartialDistributedOptimizer(  # noqa: N802  Horovod's name
     local_layers: a layer or a list of them, which are built, so that their weights are known; else ValueError.
     """
     layers = _checked_layers(local_layers)
-    made = DistributedOptimizer(
+    made = DistributedOptimizer(  # both have Horovod's arguments, in its order
         optimizer,
         name,
         device_dense,
