@@ -136,18 +136,16 @@ GpuPlane::~GpuPlane() {
 }
 
 void GpuPlane::begin(const StreamPosition& position) {
-  const int number = position.device != kHostDevice ? position.device
-                     : device_ != nullptr           ? device_->number()
-                                                    : options_.usual();
+  const bool has_joined = position.device == kHostDevice;
   if (device_ == nullptr) {
     try {
-      device_ = &options_.devices(number);
+      device_ = &options_.devices(has_joined ? options_.usual() : position.device);
     } catch (const Error& error) {  // of this rank alone; the others go on without it
       throw Error(ErrorKind::kAborted, error.what());
     }
     stream_ = device_->make_stream();
-  } else if (device_->number() != number) {
-    throw Error(ErrorKind::kAborted, "a tensor on " + name_of_device(number) + " came after tensors on " +
+  } else if (!has_joined && device_->number() != position.device) {
+    throw Error(ErrorKind::kAborted, "a tensor on " + name_of_device(position.device) + " came after tensors on " +
                                          name_of_device(device_->number()) + "; a rank uses one GPU");
   }
   bytes_ = position.bytes;

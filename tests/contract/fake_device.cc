@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "error.h"
 #include "kernels.h"
 
 namespace sirtaki::contract {
@@ -105,10 +106,16 @@ class Fake final : public FakeDevice {
 
   int number() const override { return hardware_.number; }
   const std::string& identity() const override { return hardware_.identity; }
-  void within(const std::function<void()>& calls) override { calls(); }
+  void within(const std::function<void()>& calls) override {
+    check();
+    calls();
+  }
   Stream make_stream() override { return new FakeStream; }
   void destroy(Stream stream) override { delete static_cast<FakeStream*>(stream); }
-  EventPtr record(Stream stream) override { return std::make_shared<FakeEvent>(stream, ++recorded_); }
+  EventPtr record(Stream stream) override {
+    check();
+    return std::make_shared<FakeEvent>(stream, ++recorded_);
+  }
   bool is_capturing(Stream) override { return false; }
 
   DeviceMemory allocate(std::size_t bytes) override {
@@ -138,9 +145,15 @@ class Fake final : public FakeDevice {
       body();
     });
   }
+  void fail() override { failed_ = true; }
 
  private:
+  void check() const {
+    if (failed_) throw Error(ErrorKind::kAborted, "the fake GPU has failed");
+  }
+
   FakeHardware hardware_;
+  std::atomic<bool> failed_{false};
   std::atomic<std::uint64_t> recorded_{0};
 };
 

@@ -20,6 +20,8 @@ class FakeDevice : public Device {
  public:
   // Queues a call of the test's own.
   virtual void call(Stream stream, std::function<void()> body) = 0;
+  // From now on what planes ask of it throws Error(kAborted).
+  virtual void fail() = 0;
 };
 
 std::unique_ptr<FakeDevice> make_fake_device(FakeHardware hardware = {});

@@ -1,5 +1,6 @@
 // Whole engines with fake GPUs, ranks as threads: submissions that are not there yet, results that are not there yet,
-// memory made on request, ranks that join, and errors that NCCL finds late.
+// memory made on request, ranks that join, errors that NCCL finds late, and GPUs that fail or are not there.
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -49,7 +50,11 @@ struct Rank {
   }
 };
 
-void run_ranks(int size, const std::string& operations, const std::function<void(Rank&)>& body) {
+using Usual = std::function<int()>;
+
+void run_ranks(
+    int size, const std::string& operations, const std::function<void(Rank&)>& body,
+    const Usual& usual = [] { return 0; }) {
   auto transports = make_loopback(size);
   std::vector<std::thread> threads;
   for (int r = 0; r < size; ++r) {
@@ -64,7 +69,7 @@ void run_ranks(int size, const std::string& operations, const std::function<void
           use_fake_nccl(*device);  // on whichever thread does the engine's work
           return *device;
         };
-        gpus.usual = [] { return 0; };
+        gpus.usual = usual;
         gpus.load_nccl = [](std::string&) { return fake_nccl(); };
         gpus.operations = operations;
         gpus.tell = [](const std::string&) {};
@@ -148,6 +153,54 @@ void check_late_error(Rank& rank) {
   });
 }
 
+// What asking for a collective or waiting for it throws.
+std::string failure(const std::function<std::shared_ptr<Work>()>& submit) {
+  try {
+    const auto work = submit();
+    while (!work->wait()) {
+    }
+    static_cast<void>(work->result());
+    return "";
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+// The engine of the rank finds out when it queues the next collective; the other one's may be queued by then.
+void check_failed_gpu(Rank& rank) {
+  static std::array<std::vector<float>, 2> tensors;  // what is queued may come after the rank's end
+  std::vector<float>& tensor = tensors.at(static_cast<std::size_t>(rank.rank));
+  tensor.resize(10);
+  rank.seen(rank.submit(Verb::kAllreduce, "good", tensor, 1.0F), tensor);
+  EventPtr ready = rank.device.record(rank.stream);
+  if (rank.rank == 1) rank.device.fail();
+  std::string told;
+  wait_until([&] {
+    told = failure([&] {
+      Request request;
+      request.verb = Verb::kAllreduce;
+      request.name = "bad";
+      request.tensors = {{DType::kFloat32, 0, {10}}};
+      return rank.engine.submit(0, std::move(request), {{tensor.data(), tensor.data()}}, nullptr, ready);
+    });
+    return !told.empty();
+  });
+  check(told.find("the fake GPU has failed") != std::string::npos, "told: " + told);
+}
+
+// A rank that joins is to take part in a collective on GPUs, and has none.
+void check_no_usual_gpu(Rank& rank) {
+  std::vector<float> tensor(10);
+  const std::string told = failure([&] {
+    Request join;
+    join.verb = Verb::kJoin;
+    return rank.rank == 0 ? rank.submit(Verb::kAllreduce, "t", tensor, 1.0F)
+                          : rank.engine.submit(0, std::move(join), {});
+  });
+  rank.device.record(rank.stream)->block();
+  check(told.find("no CUDA driver") != std::string::npos, "told: " + told);
+}
+
 }  // namespace
 }  // namespace sirtaki::contract
 
@@ -161,4 +214,7 @@ int main() {
     });
   }
   run_ranks(2, "", check_late_error);
+  run_ranks(2, "", check_failed_gpu);
+  run_ranks(2, "", check_no_usual_gpu,
+            []() -> int { throw sirtaki::Error(sirtaki::ErrorKind::kPrecondition, "no CUDA driver"); });
 }
