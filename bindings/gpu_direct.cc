@@ -58,7 +58,6 @@ class DirectNccl {
   }
 
   void check() { nccl_->check_queued(); }
-  void abort() { nccl_->abort(); }
 
  private:
   int size_;
@@ -102,8 +101,7 @@ void bind_gpu_direct(py::module_& module) {
            py::arg("size"), py::arg("device"), py::arg("stream"), py::arg("kernels"), Release())
       .def("allreduce", &DirectNccl::allreduce, py::arg("tensors"), py::arg("op"), py::arg("prescale"),
            py::arg("postscale"), Release())
-      .def("check", &DirectNccl::check)
-      .def("abort", &DirectNccl::abort, Release());
+      .def("check", &DirectNccl::check);
 }
 
 }  // namespace sirtaki
