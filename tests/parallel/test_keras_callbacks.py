@@ -3,6 +3,8 @@
 import copy
 import importlib
 import pickle
+import subprocess
+import sys
 
 import keras
 import keras_training as training
@@ -196,6 +198,31 @@ def test_files_open_without_us_and_train_on_with_us(tmp_path) -> None:
     for each in (model, again):
         training.fit(each, x, y, training.SAMPLES // hvd.size())
     training.check_equal(again, model)
+
+
+WITHOUT_US = """
+import sys
+sys.modules["sirtaki"] = None  # as if it were not installed
+import keras, numpy
+model = keras.saving.load_model(sys.argv[1])
+before = int(model.optimizer.iterations)
+model.fit(numpy.ones((4, 3)), numpy.ones((4, 1)), batch_size=4, verbose=0)
+print(type(model.optimizer).__name__, before, int(model.optimizer.iterations))
+"""
+
+
+@ranks(2, backends=["tensorflow"])
+def test_a_process_without_us_opens_and_trains_it(tmp_path) -> None:
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam()), loss="mse")
+    model.fit(np.ones((4, 3)), np.ones((4, 1)), batch_size=4, verbose=0)
+    if hvd.rank() == 0:
+        path = tmp_path / "model.keras"
+        model.save(path)
+        command = [sys.executable, "-c", WITHOUT_US, str(path)]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert ended.stdout.split() == ["Adam", "1", "2"], ended.stderr
+    hvd.barrier()
 
 
 @ranks(2)
