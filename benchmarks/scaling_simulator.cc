@@ -2,20 +2,24 @@
 //
 // Runs the real coordinator, planner, response cache and wire format for 8 to `largest` ranks that submit `tensors`
 // gradients a step, in `bursts` as backward produces them; only the network is simulated. Messages and bytes are
-// counted. Time is that of the coordinator's host, through which everything passes: for each message kOverhead and its
-// bytes over kBandwidth, kLatency for each way, and the processor time that the real code took on this machine.
+// counted. Time is that of the busiest rank: for each message kOverhead and its bytes over kBandwidth, kLatency for
+// each way, and the processor time that the real code took on this machine. By votes that is the coordinator, through
+// which everything passes; in a locked plan all ranks do the same.
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "coordinator.h"
+#include "plan.h"
 #include "response_cache.h"
 
 namespace sirtaki {
@@ -26,6 +30,9 @@ namespace {
 constexpr double kOverhead = 0.5e-6;
 constexpr double kLatency = 2e-6;
 constexpr double kBandwidth = 12.5e9;
+
+// The words of a meeting (docs/locked_plan.md).
+constexpr std::size_t kMeetingBytes = 24;
 
 struct Cost {
   std::uint64_t messages = 0;
@@ -38,6 +45,15 @@ struct Cost {
     messages += copies;
     bytes += size * copies;
     network += static_cast<double>(copies) * (kOverhead + static_cast<double>(size) / kBandwidth);
+  }
+
+  // A small allreduce by recursive doubling: in each round every rank sends to one and hears from one.
+  void meet(int ranks) {
+    const auto rounds = static_cast<std::uint64_t>(std::bit_width(static_cast<unsigned>(ranks - 1)));
+    messages += rounds * static_cast<std::uint64_t>(ranks);
+    bytes += kMeetingBytes * rounds * static_cast<std::uint64_t>(ranks);
+    network +=
+        static_cast<double>(rounds) * (2 * (kOverhead + static_cast<double>(kMeetingBytes) / kBandwidth) + kLatency);
   }
 };
 
@@ -84,7 +100,37 @@ class Job {
     return cost;
   }
 
+  // From here on the coordinator may make a plan; steps by votes until every tensor belongs to it.
+  void lock() {
+    may_plan_ = true;
+    constexpr int kEnough = 4;
+    for (int i = 0; i < kEnough && !plan_; ++i) step(1);
+    if (!plan_) fail("no plan was made");
+    step(1);
+  }
+
+  Cost planned_step() {
+    Cost cost;
+    std::vector<Submission> submissions;
+    for (const Request& request : gradients_) submissions.push_back({request, {}, nullptr, nullptr});
+    const Stopwatch watch(cost.processor);
+    for (Submission& submission : submissions) {
+      if (plan_->offer(submission, Clock::now()) != LockedPlan::Answer::kHeld) fail("a tensor is not planned");
+    }
+    for (; plan_->complete(); ++cost.batches) {
+      cost.meet(ranks_);
+      const Batch batch = plan_->take(Clock::now());
+    }
+    if (plan_->holds_anything()) fail("the plan does not end with the step");
+    return cost;
+  }
+
  private:
+  [[noreturn]] static void fail(const char* what) {
+    std::fprintf(stderr, "%s\n", what);
+    std::exit(1);
+  }
+
   static std::vector<int> numbered(int ranks) {
     std::vector<int> result(static_cast<std::size_t>(ranks));
     std::iota(result.begin(), result.end(), 0);
@@ -108,7 +154,7 @@ class Job {
     Bytes answer;
     {
       const Stopwatch watch(cost.processor);
-      answer = encode(coordinator_.decide(false, Settings().fusion_threshold));
+      answer = encode(coordinator_.decide(false, Settings().fusion_threshold, may_plan_));
     }
     cost.send(answer.size(), others);
     cost.network += 2 * kLatency;
@@ -124,13 +170,22 @@ class Job {
             item.agreement ? std::make_shared<const Agreement>(std::move(*item.agreement)) : cache_.at(item.slot);
         const Request& own = in_flight_.at(agreement->request.name);
         if (item.agreement) cache_.remember(item.slot, agreement, &own);
+        if (plan_) plan_->negotiated(agreement->request.name, Clock::now());
         in_flight_.erase(agreement->request.name);
       }
     }
-    if (!in_flight_.empty() || !verdict.refusals.empty()) {
-      std::fprintf(stderr, "not everything was agreed on\n");
-      std::exit(1);
+    if (!in_flight_.empty() || !verdict.refusals.empty()) fail("not everything was agreed on");
+    if (!verdict.plan.empty()) lock(verdict.plan);
+  }
+
+  void lock(const std::vector<std::vector<Slot>>& slots_of_batches) {
+    LockedPlan::Batches batches;
+    for (const std::vector<Slot>& slots : slots_of_batches) {
+      auto& batch = batches.emplace_back();
+      for (const Slot slot : slots) batch.push_back(cache_.at(slot));
     }
+    plan_.emplace(batches, ranks_, Clock::now());
+    may_plan_ = false;
   }
 
   int ranks_;
@@ -139,7 +194,18 @@ class Job {
   ResponseCache cache_;
   std::map<std::string, Request> in_flight_;
   std::uint64_t seen_ = 0;
+  bool may_plan_ = false;
+  std::optional<LockedPlan> plan_;
 };
+
+// The step that took the middle of the processor times.
+template <class Step>
+Cost median(Step step) {
+  std::vector<Cost> costs;
+  for (int i = 0; i < 5; ++i) costs.push_back(step());
+  std::sort(costs.begin(), costs.end(), [](const Cost& a, const Cost& b) { return a.processor < b.processor; });
+  return costs[costs.size() / 2];
+}
 
 void print(const char* step, int ranks, const Cost& cost) {
   std::printf("%6d  %-6s %9llu %12.3f %8llu %10.3f %10.3f %10.3f\n", ranks, step,
@@ -174,9 +240,8 @@ int main(int count, char** values) {
   for (int ranks = 8; ranks <= largest; ranks *= ranks < 1024 ? 2 : 4) {
     Job job(ranks, gradients);
     print("first", ranks, job.step(bursts));
-    std::vector<Cost> steady;
-    for (int i = 0; i < 5; ++i) steady.push_back(job.step(bursts));
-    std::sort(steady.begin(), steady.end(), [](const Cost& a, const Cost& b) { return a.processor < b.processor; });
-    print("steady", ranks, steady[steady.size() / 2]);
+    print("voted", ranks, median([&] { return job.step(bursts); }));
+    job.lock();
+    print("locked", ranks, median([&] { return job.planned_step(); }));
   }
 }
