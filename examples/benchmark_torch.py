@@ -1,24 +1,14 @@
 """PyTorch's side of synthetic_benchmark.py: the model, one step of training, and the exchange of its gradients."""
 
 import argparse
-import inspect
 import math
 import time
 from collections.abc import Callable
 
-import resnet
 import torch
 import torch.nn.functional as F
-from torch.nn.parallel import DistributedDataParallel
-
-
-def make_model(name: str) -> torch.nn.Module:
-    """torchvision's model of that name, or where torchvision is missing our own ResNet."""
-    try:
-        import torchvision
-    except ImportError:
-        return resnet.make(name)
-    return torchvision.models.get_model(name)
+import torch_models
+from synthetic_report import NO_COMMUNICATION
 
 
 class Benchmark:
@@ -47,11 +37,7 @@ class Benchmark:
             torch.backends.cudnn.benchmark = True
             self.versions["GPU"] = torch.cuda.get_device_name()
         torch.manual_seed(1)
-        size = arguments.image_size
-        self.images = torch.randn(arguments.batch_size, 3, size, size, device=self.place)
-        if arguments.channels_last:
-            self.images = self.images.contiguous(memory_format=torch.channels_last)
-        self.labels = torch.randint(1000, (arguments.batch_size,), device=self.place)
+        self.inputs, self.labels = torch_models.batch(arguments, self.place)
         self.gradients: list[torch.Tensor] = []
 
     def count_ranks(self) -> int:
@@ -71,6 +57,9 @@ class Benchmark:
 
     def trainer(self, distributed: bool) -> Callable[[], float]:
         """A model and an optimizer of their own; the function returned trains one batch."""
+        return self.make_trainer(distributed, self.arguments.capture)
+
+    def make_trainer(self, distributed: bool, capture: bool) -> Callable[[], float]:
         model = self.model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         if distributed:
@@ -78,74 +67,62 @@ class Benchmark:
             self.gradients = [
                 torch.zeros_like(parameter, memory_format=torch.contiguous_format) for parameter in model.parameters()
             ]
-        if self.arguments.capture:
+        if capture:
             return self.captured(model, optimizer)
-        computed = [0.0]  # when the first layer had its gradient: what backward does after that is wait for other ranks
-        first = next(model.parameters())
-        first.register_post_accumulate_grad_hook(lambda _: computed.__setitem__(0, time.perf_counter()))
+        computed = [math.nan]  # when the first layer had its gradient: what backward does after that is wait for others
+        # Adasum waits within step(); a GPU works on while the host goes ahead.
+        if not self.arguments.use_adasum and self.device == "CPU":
+            first = next(model.parameters())
+            first.register_post_accumulate_grad_hook(lambda _: computed.__setitem__(0, time.perf_counter()))
 
         def train() -> float:
             optimizer.zero_grad()
-            self.loss(model, self.images, self.labels).backward()
+            self.loss(model, self.inputs, self.labels).backward()
             waited = time.perf_counter() - computed[0]
             optimizer.step()
-            # Adasum waits within step(); a GPU works on while the host goes ahead.
-            return math.nan if self.arguments.use_adasum or self.device == "GPU" else waited
+            return waited
 
         return train
 
     def captured(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[], float]:
         import sirtaki.torch
 
-        def step(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        def step(inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
             optimizer.zero_grad()
-            loss = self.loss(model, images, labels)
+            # What autocast keeps from one use of a weight to the next would be made outside the graph.
+            loss = self.loss(model, inputs, labels, keeps=False)
             loss.backward()
             optimizer.step()
             return loss
 
-        graph = sirtaki.torch.capture(step, self.images, self.labels, optimizer=optimizer, warmup=11)
+        graph = sirtaki.torch.capture(step, self.inputs, self.labels, optimizer=optimizer, warmup=11)
 
         def train() -> float:
-            graph(self.images, self.labels)
+            graph(self.inputs, self.labels)
             return math.nan
 
         return train
 
     def model(self) -> torch.nn.Module:
-        model = make_model(self.arguments.model).to(self.place)
+        model = torch_models.make(self.arguments.model).to(self.place)
         return model.to(memory_format=torch.channels_last) if self.arguments.channels_last else model
 
-    def loss(self, model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def loss(
+        self, model: torch.nn.Module, inputs: torch.Tensor, labels: torch.Tensor, keeps: bool = True
+    ) -> torch.Tensor:
+        """keeps: whether autocast keeps a weight that it has cast until the end of the step."""
         dtype = getattr(torch, self.arguments.dtype)
-        # What autocast keeps from one use of a weight to the next would be made outside a graph.
-        keeps = not self.arguments.capture
         with torch.autocast(self.place.type, dtype, enabled=dtype != torch.float32, cache_enabled=keeps):
-            return F.cross_entropy(model(images), labels)
+            return F.cross_entropy(model(inputs), labels)
 
     def peers(self) -> dict[str, Callable[[], float]]:
-        """PyTorch's DistributedDataParallel, in its defaults and with the options that make it fastest."""
-        import torch_group
+        """What synthetic_benchmark.py compares with, beside the same model without communication."""
+        import torch_peers
 
-        torch_group.start()
-        tuned = {"static_graph": True, "broadcast_buffers": False, "gradient_as_bucket_view": True}
-        if "batched_grad_copy" in inspect.signature(DistributedDataParallel).parameters:
-            tuned["batched_grad_copy"] = True
-        return {"DDP": self.ddp_trainer({}), "tuned DDP": self.ddp_trainer(tuned)}
-
-    def ddp_trainer(self, options: dict[str, bool]) -> Callable[[], float]:
-        model = self.model()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        ids = [self.place.index] if self.device == "GPU" else None
-        ddp = DistributedDataParallel(model, device_ids=ids, **options)
-
-        def train() -> float:
-            optimizer.zero_grad()
-            self.loss(ddp, self.images, self.labels).backward()
-            optimizer.step()
-            return math.nan
-
-        return train
+        own = {}
+        if self.arguments.capture:
+            own = {NO_COMMUNICATION: self.make_trainer(False, False), "Sirtaki, eager": self.make_trainer(True, False)}
+        return {**own, **torch_peers.peers(self)}
 
     def distribute(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
         hvd, adasum = self.hvd, self.arguments.use_adasum

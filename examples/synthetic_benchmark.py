@@ -18,17 +18,19 @@ A framework takes part by a module benchmark_<framework>.py beside this file wit
                               for other ranks, or NaN where it cannot tell
     exchange()                reduces the gradients of one step and does nothing else
     finish()                  returns when the device has done all that was asked of it
-    peers()                   with --compare ddp: {name: a function that trains one batch}, through other libraries
+    peers()                   with --compare ddp: {name: a function that trains one batch}, in other ways; with
+                              --capture among them NO_COMMUNICATION, for what is not captured
 """
 
 import argparse
 import importlib
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from synthetic_report import Report
+from synthetic_report import Report, unit_of
 from synthetic_world import World
 from tqdm import tqdm
 
@@ -49,9 +51,10 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("--framework", choices=sorted(frameworks), default="torch", help="what computes")
     add("--fp16-allreduce", action="store_true", default=False, help="gradients travel as float16")
     add("--bf16-allreduce", action="store_true", default=False, help="gradients travel as bfloat16")
-    add("--model", default="resnet50", help="a model of torchvision, or without it a resnet")
-    add("--batch-size", type=count, default=32, help="images of one batch on one rank")
+    add("--model", default="resnet50", help="bert-large or a model of torchvision; without it vgg16 or a resnet")
+    add("--batch-size", type=count, default=32, help="images, or sequences, of one batch on one rank")
     add("--image-size", type=count, default=224, help="height and width of an image")
+    add("--sequence-length", type=count, default=128, help="tokens of a sequence")
     add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="autocast, if a shorter one")
     add("--channels-last", action="store_true", default=False, help="images and weights with channels last")
     add("--capture", action="store_true", default=False, help="each step as one CUDA graph (not DDP's)")
@@ -72,7 +75,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         nargs="?",
         const="alone",
         choices=("alone", "ddp"),
-        help="iterations with and without Sirtaki in turn, as ratios; ddp: also PyTorch's DDP, plain and tuned",
+        help="iterations with and without Sirtaki in turn, as ratios; ddp: also PyTorch's DDP, plain and tuned, and "
+        "the most that eager training can reach",
     )
     add("--json", type=Path, metavar="FILE", help="also write everything to FILE")
     arguments = parser.parse_args(argv)
@@ -89,6 +93,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         ):
             if given:
                 parser.error(f"{flag} works with --framework torch only, got {arguments.framework!r}")
+    if arguments.model == "bert-large" and arguments.channels_last:
+        parser.error("--channels-last is for images, which --model bert-large does not take")
     return arguments
 
 
@@ -99,6 +105,7 @@ class Iteration:
     images: int
     seconds: float
     waited: float  # seconds of it that only waited for other ranks
+    host: float = math.nan  # seconds until the host had asked for everything
 
     @property
     def speed(self) -> float:
@@ -120,8 +127,9 @@ class Run:
         batches = self.arguments.num_batches_per_iter
         start = time.perf_counter()
         waited = sum(train() for _ in range(batches))
+        host = time.perf_counter() - start
         self.benchmark.finish()
-        return Iteration(batches * self.arguments.batch_size, time.perf_counter() - start, waited)
+        return Iteration(batches * self.arguments.batch_size, time.perf_counter() - start, waited, host)
 
     def measure(self) -> None:
         """Warms up, then times every iteration; with --compare the ways take turns."""
@@ -137,7 +145,7 @@ class Run:
         for index in tqdm(range(self.arguments.num_iters), disable=None if self.world.leads else True, leave=False):
             self.with_sirtaki.append(self.iteration(train))
             device, speed = self.benchmark.device, self.with_sirtaki[-1].speed
-            self.world.say(f"Iter #{index}: {speed:.1f} img/sec per {device}")
+            self.world.say(f"Iter #{index}: {speed:.1f} {unit_of(self.arguments.model)}/sec per {device}")
             for name, peer in peers.items():
                 self.benchmark.hvd.barrier()
                 self.by_peer.setdefault(name, []).append(self.iteration(peer))

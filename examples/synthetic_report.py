@@ -9,6 +9,7 @@ from typing import Any
 
 from synthetic_world import World
 
+NO_COMMUNICATION = "no communication"
 NAMES = {"shm": "shared memory", "mpi": "MPI", "two-level": "shared memory within hosts, MPI between them"}
 
 
@@ -38,6 +39,11 @@ def communication() -> dict[str, str]:
     return {"control": control(), "data_plane": data_plane(), **info, "version": version}
 
 
+def unit_of(model: str) -> str:
+    """What a model takes: images or sequences."""
+    return "seq" if model == "bert-large" else "img"
+
+
 def mean_and_confidence(values: list[float]) -> dict[str, float]:
     """The mean and the half width of its band of 1.96 standard deviations, as Horovod's benchmarks give them."""
     return {"mean": statistics.fmean(values), "confidence": 1.96 * statistics.pstdev(values)}
@@ -52,6 +58,11 @@ def shares(iterations: list) -> dict[str, float | None]:
     return {"img_sec": speed, "compute_share": 1 - waited if known else None, "wait_share": waited if known else None}
 
 
+def median_ratio(ours: list[float], theirs: list[float]) -> float:
+    """Of neighbouring iterations, which a machine's slow drift does not touch."""
+    return statistics.median(own / other for own, other in zip(ours, theirs, strict=True))
+
+
 def where_time_went(rank: dict[str, Any]) -> str:
     place = f"Rank {rank['rank']} on {rank['host']}: {rank['threads']} thread(s) on {len(rank['cores'])} core(s), "
     if rank["wait_share"] is None:
@@ -63,7 +74,8 @@ class Report:
     """Collects the facts and figures under the names that --json writes, and prints them on rank 0."""
 
     def __init__(self, arguments: argparse.Namespace, benchmark, world: World) -> None:
-        self.world, self.device = world, benchmark.device
+        self.world, self.device, self.unit = world, benchmark.device, unit_of(arguments.model)
+        self.captures = arguments.capture
         versions = {**benchmark.versions, "python": platform.python_version()}
         if benchmark.hvd:
             import sirtaki
@@ -116,16 +128,14 @@ class Report:
                 max(seconds) for seconds in zip(*(exchanges for _, _, exchanges in per_rank), strict=True)
             )
         if run.by_peer:
-            self.compare_peers(totals, run.by_peer)
+            self.compare_ways(run)
         if run.without:
             self.compare(totals, [without for _, without, _ in per_rank], run.alone)
 
     def compare(self, totals: list[float], without: list[list], alone: list) -> None:
-        """Medians of the ratios of neighbouring iterations, which a machine's slow drift does not touch."""
         apart = [sum(one.speed for one in ones) for ones in zip(*without, strict=True)]
-        ratios = [together / free for together, free in zip(totals, apart, strict=True)]
         self.facts["without_sirtaki_img_sec_total"] = mean_and_confidence(apart)
-        self.facts["ratio_to_without_sirtaki"] = statistics.median(ratios)
+        self.facts["ratio_to_without_sirtaki"] = median_ratio(totals, apart)
         if alone:
             speeds = [one.speed for one in alone]
             self.facts["one_process_img_sec"] = mean_and_confidence(speeds)
@@ -133,31 +143,58 @@ class Report:
                 total / (self.world.size * speed) for total, speed in zip(totals, speeds, strict=True)
             )
 
-    def compare_peers(self, totals: list[float], by_peer: dict[str, list]) -> None:
-        """All ranks must call it, as for collect()."""
-        per_rank = self.world.gather({name: [one.speed for one in ones] for name, ones in by_peer.items()})
-        self.facts["peers"] = {}
-        for name in by_peer:
-            theirs = [sum(speeds) for speeds in zip(*(rank[name] for rank in per_rank), strict=True)]
-            ratio = statistics.median(own / other for own, other in zip(totals, theirs, strict=True))
-            self.facts["peers"][name] = {"img_sec_total": mean_and_confidence(theirs), "sirtaki_to_peer": ratio}
+    def compare_ways(self, run) -> None:
+        """All ranks must call it, as for collect(). Shares are medians of the ratios of one turn's iterations."""
+        ways = {"Sirtaki, captured" if self.captures else "Sirtaki": run.with_sirtaki}
+        ways["graph, no communication" if self.captures else NO_COMMUNICATION] = run.without
+        per_rank = self.world.gather({**ways, **run.by_peer})
+        totals = {
+            name: [sum(one.speed for one in turn) for turn in zip(*(rank[name] for rank in per_rank), strict=True)]
+            for name in per_rank[0]
+        }
+        own = next(iter(ways))
+        self.facts["ways"] = {}
+        for name, speeds in totals.items():
+            hosts = [one.host / one.images * self.facts["batch_size"] for rank in per_rank for one in rank[name]]
+            self.facts["ways"][name] = {
+                "img_sec_total": mean_and_confidence(speeds),
+                "share_of_no_communication": median_ratio(speeds, totals[NO_COMMUNICATION]),
+                "sirtaki_to_it": median_ratio(totals[own], speeds),
+                "host_seconds_a_step": statistics.median(hosts),
+            }
+            if (eager := totals.get("Sirtaki, eager")) is not None:
+                self.facts["ways"][name]["sirtaki_eager_to_it"] = median_ratio(eager, speeds)
 
     def print_result(self) -> None:
         facts, say, device = self.facts, self.world.say, self.device
         each, total = facts["img_sec_each"], facts["img_sec_total"]
-        say(f"Img/sec per {device}: {each['mean']:.1f} +-{each['confidence']:.1f}")
-        say(f"Total img/sec on {facts['size']} {device}(s): {total['mean']:.1f} +-{total['confidence']:.1f}")
+        say(f"{self.unit.capitalize()}/sec per {device}: {each['mean']:.1f} +-{each['confidence']:.1f}")
+        say(f"Total {self.unit}/sec on {facts['size']} {device}(s): {total['mean']:.1f} +-{total['confidence']:.1f}")
         say(*map(where_time_went, facts["ranks"]))
         if "exchange_seconds" in facts:
             say(f"The gradients of one step, exchanged alone: {facts['exchange_seconds'] * 1e3:.1f} ms")
-        for name, peer in facts.get("peers", {}).items():
-            speed = peer["img_sec_total"]["mean"]
-            say(f"With Sirtaki to {name} ({speed:.1f} img/sec), in the same run: {peer['sirtaki_to_peer']:.3f}")
+        if "ways" in facts:
+            say(*self.table())
         if "ratio_to_without_sirtaki" in facts:
             say(f"With Sirtaki to without, in the same run: {facts['ratio_to_without_sirtaki']:.3f}")
         if "efficiency" in facts:
             one = facts["one_process_img_sec"]["mean"]
-            say(f"Efficiency against one process ({one:.1f} img/sec): {facts['efficiency']:.3f}")
+            say(f"Efficiency against one process ({one:.1f} {self.unit}/sec): {facts['efficiency']:.3f}")
+
+    def table(self) -> list[str]:
+        """Every way that took its turn in this run, a line each."""
+        eager = any("sirtaki_eager_to_it" in way for way in self.facts["ways"].values())
+        titles = ["captured / it", "eager / it"] if eager else ["Sirtaki / it"]
+        head = f"{self.unit}/sec, total  of {NO_COMMUNICATION}  {'  '.join(titles)}  host's time a step"
+        lines = [f"{'In one run, by turns':26}{head}"]
+        for name, way in self.facts["ways"].items():
+            ratios = [way["sirtaki_to_it"], *([way["sirtaki_eager_to_it"]] if eager else [])]
+            shown = "  ".join(f"{ratio:{len(title)}.3f}" for ratio, title in zip(ratios, titles, strict=True))
+            lines.append(
+                f"{name:26}{way['img_sec_total']['mean']:14.1f}  {way['share_of_no_communication']:19.3f}  {shown}"
+                f"  {way['host_seconds_a_step'] * 1e3:16.2f} ms"
+            )
+        return lines
 
     def to_json(self) -> str:
         return json.dumps(self.facts, indent=2) + "\n"

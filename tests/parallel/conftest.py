@@ -47,6 +47,10 @@ def rank_count(request: pytest.FixtureRequest) -> Iterator[int]:
     from sirtaki.native import core
 
     sirtaki.init()
+    if os.environ.get("TEST_DEVICE") == "cuda":
+        from gpu import own_gpu
+
+        own_gpu()
     yield count
     if sirtaki.is_initialized():
         core.submit(core.VERBS["barrier"], "", []).wait()

@@ -65,6 +65,8 @@ def _start(count: int, tests: list[str], root: Path, folder: Path, settings: dic
         "PYTHONPATH": os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep),
         **settings,
     }
+    if operations := os.environ.get("TEST_GPU_OPERATIONS"):  # jobs.py lets no setting through
+        extra["SIRTAKI_GPU_OPERATIONS"] = operations
     return jobs.start(count, [sys.executable, "-c", _PROGRAM], folder / "output", extra)
 
 

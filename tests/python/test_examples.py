@@ -14,10 +14,12 @@ sys.path.insert(0, str(EXAMPLES))
 import byte_sizes  # noqa: E402
 import collective_arguments  # noqa: E402
 import collective_report  # noqa: E402
+import encoder  # noqa: E402
 import resnet  # noqa: E402
 import synthetic_benchmark  # noqa: E402
 import synthetic_report  # noqa: E402
 import synthetic_world  # noqa: E402
+import vgg  # noqa: E402
 
 
 @pytest.mark.parametrize(
@@ -48,6 +50,20 @@ def test_resnet_names_and_output() -> None:
         resnet.make("resnet51")
 
 
+def test_models_that_weigh_on_the_wire() -> None:
+    with torch.device("meta"):
+        for model, inputs, parameters, tensors, classes in (
+            (vgg.Vgg16(), torch.zeros(2, 3, 224, 224), 138_357_544, 32, 1000),
+            (encoder.Encoder(), torch.zeros(2, 128, dtype=torch.long), 364_848_954, 291, encoder.TOKENS),
+        ):
+            shapes = [parameter.shape for parameter in model.parameters()]
+            assert (sum(shape.numel() for shape in shapes), len(shapes)) == (parameters, tensors)
+            assert model(inputs).shape == (2, classes)
+        names = [name for name, _ in vgg.Vgg16().named_parameters()]
+        assert names[:3] == ["features.0.weight", "features.0.bias", "features.2.weight"]
+        assert names[-4:-2] == ["classifier.3.weight", "classifier.3.bias"]
+
+
 def test_defaults_are_those_of_horovod() -> None:
     arguments = synthetic_benchmark.parse([])
     assert (arguments.model, arguments.batch_size, arguments.num_warmup_batches) == ("resnet50", 32, 10)
@@ -63,6 +79,7 @@ def test_defaults_are_those_of_horovod() -> None:
         ("--framework caffe", "invalid choice: 'caffe'"),
         ("--fp16-allreduce --bf16-allreduce", "exclude each other"),
         ("--no-sirtaki --compare", "--compare needs Sirtaki"),
+        ("--model bert-large --channels-last", "--channels-last is for images"),
     ],
 )
 def test_bad_arguments_are_refused(line: str, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
