@@ -13,6 +13,7 @@ Group::Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPla
              GroupOwner& owner, Statistics& statistics)
     : options_(std::move(options)),
       transport_(std::move(transport)),
+      line_(*transport_, options_.ranks),
       owner_(owner),
       statistics_(statistics),
       executor_(transport_->rank(), transport_->size(), std::move(planes),
@@ -95,7 +96,7 @@ bool Group::send_announcement() {
   if (coordinator_) {
     coordinator_->hear(0, std::move(announcement_), Clock::now());
   } else {
-    transport_->send(0, encode(announcement_));
+    line_.send(0, encode(announcement_));
     ++statistics_.messages;
   }
   announcement_ = Announcement();
@@ -110,7 +111,7 @@ bool Group::take_in_messages() {
     act_on(*std::exchange(postponed_, std::nullopt));
   }
   Message message;
-  while (!postponed_ && transport_->receive(message)) {
+  while (!postponed_ && line_.receive(message)) {
     moved = true;
     if (coordinator_) {
       coordinator_->hear(message.from, decode_announcement(message.bytes), Clock::now());
@@ -128,7 +129,7 @@ bool Group::coordinate() {
   if (!verdict.says_something()) return false;
   if (transport_->size() > 1) {
     const Bytes bytes = encode(verdict);
-    for (int rank = 1; rank < transport_->size(); ++rank) transport_->send(rank, bytes);
+    for (int rank = 1; rank < transport_->size(); ++rank) line_.send(rank, bytes);
     statistics_.messages += static_cast<std::uint64_t>(transport_->size() - 1);
   }
   act_on(std::move(verdict));

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "control_line.h"
 #include "coordinator.h"
 #include "executor.h"
 #include "plan.h"
@@ -132,6 +133,7 @@ class Group {
 
   GroupOptions options_;
   std::unique_ptr<Transport> transport_;
+  ControlLine line_;
   GroupOwner& owner_;
   Statistics& statistics_;
   Executor executor_;

@@ -5,10 +5,12 @@
 #include <array>
 #include <chrono>
 #include <fstream>
+#include <numeric>
 #include <optional>
 
 #include "agreement.h"
 #include "backoff.h"
+#include "control_line.h"
 #include "error.h"
 #include "wire.h"
 
@@ -41,9 +43,9 @@ class Waiter {
                                                       std::chrono::duration<double>(settings.start_timeout_seconds))) {}
 
   // False once the time is over.
-  bool wait_for(Transport& transport, Message& message) {
+  bool wait_for(ControlLine& line, Message& message) {
     backoff_.reset();
-    while (!transport.receive(message)) {
+    while (!line.receive(message)) {
       if (std::chrono::steady_clock::now() > limit_) return false;
       backoff_.pause(doorbell_, false);
     }
@@ -69,29 +71,49 @@ std::string find_difference(const Introductions& all) {
   return "";
 }
 
-std::string gather(Transport& transport, Introductions& all, const Settings& settings) {
+void gather(ControlLine& line, Introductions& all, const Settings& settings) {
   Waiter waiter(settings);
-  for (int arrived = 1; arrived < transport.size(); ++arrived) {
+  for (std::size_t arrived = 1; arrived < all.size(); ++arrived) {
     Message message;
-    if (!waiter.wait_for(transport, message)) {
+    if (!waiter.wait_for(line, message)) {
       std::vector<int> missing;
       for (std::size_t rank = 0; rank < all.size(); ++rank) {
         if (!all[rank]) missing.push_back(static_cast<int>(rank));
       }
-      return std::to_string(arrived) + " of " + std::to_string(transport.size()) + " ranks arrived within " +
-             std::to_string(static_cast<int>(settings.start_timeout_seconds)) +
-             " s (SIRTAKI_START_TIMEOUT), missing: " + list_ranks(missing);
+      throw Error(ErrorKind::kPrecondition, std::to_string(arrived) + " of " + std::to_string(all.size()) +
+                                                " ranks arrived within " +
+                                                std::to_string(static_cast<int>(settings.start_timeout_seconds)) +
+                                                " s (SIRTAKI_START_TIMEOUT), missing: " + list_ranks(missing));
     }
+    std::optional<Introduction>& theirs = all[static_cast<std::size_t>(message.from)];
+    if (theirs) throw Error(ErrorKind::kPrecondition, "rank " + std::to_string(message.from) + " came twice");
     Reader reader(message.bytes);
-    all[static_cast<std::size_t>(message.from)] = read(reader);
+    theirs = read(reader);
+    reader.finish();
+  }
+}
+
+// What keeps the job from starting, for all ranks to know; empty if nothing does.
+std::string meet(ControlLine& line, Introductions& all, const Settings& settings) {
+  try {
+    gather(line, all, settings);
+  } catch (const Error& error) {
+    return error.what();
   }
   return find_difference(all);
+}
+
+ControlLine line_over(Transport& transport) {
+  std::vector<int> names(static_cast<std::size_t>(transport.size()));
+  std::iota(names.begin(), names.end(), 0);
+  return {transport, std::move(names)};
 }
 
 std::vector<Introduction> lead(Transport& transport, const Introduction& own, const Settings& settings) {
   Introductions all(static_cast<std::size_t>(transport.size()));
   all[0] = own;
-  const std::string problem = gather(transport, all, settings);
+  ControlLine line = line_over(transport);
+  const std::string problem = meet(line, all, settings);
   Writer writer;
   writer.text(problem);
   std::vector<Introduction> result;
@@ -100,7 +122,7 @@ std::vector<Introduction> lead(Transport& transport, const Introduction& own, co
     for (const Introduction& introduction : result) write(writer, introduction);
   }
   const Bytes bytes = writer.take();
-  for (int rank = 1; rank < transport.size(); ++rank) transport.send(rank, bytes);
+  for (int rank = 1; rank < transport.size(); ++rank) line.send(rank, bytes);
   if (!problem.empty()) throw Error(ErrorKind::kPrecondition, problem);
   return result;
 }
@@ -108,12 +130,13 @@ std::vector<Introduction> lead(Transport& transport, const Introduction& own, co
 std::vector<Introduction> follow(Transport& transport, const Introduction& own, const Settings& settings) {
   Writer writer;
   write(writer, own);
-  transport.send(0, writer.take());
+  ControlLine line = line_over(transport);
+  line.send(0, writer.take());
   // Rank 0 waits for the slowest; it must have time to say so.
   Settings patient = settings;
   patient.start_timeout_seconds += 5;
   Message message;
-  if (!Waiter(patient).wait_for(transport, message)) {
+  if (!Waiter(patient).wait_for(line, message)) {
     throw Error(ErrorKind::kPrecondition,
                 "rank " + std::to_string(transport.rank()) + " got no answer from rank 0 within " +
                     std::to_string(static_cast<int>(patient.start_timeout_seconds)) + " s (SIRTAKI_START_TIMEOUT)");
@@ -123,6 +146,7 @@ std::vector<Introduction> follow(Transport& transport, const Introduction& own, 
   if (!problem.empty()) throw Error(ErrorKind::kPrecondition, problem);
   std::vector<Introduction> result(static_cast<std::size_t>(transport.size()));
   for (Introduction& introduction : result) introduction = read(reader);
+  reader.finish();
   return result;
 }
 
