@@ -70,12 +70,25 @@ std::unique_ptr<DataPlane> make_plane_of_hosts(Transport& transport, const std::
   return one_host && hosts.size() > 1 ? make_shm_plane(transport, why) : nullptr;
 }
 
+// Null where the group cannot be divided by hosts.
+std::unique_ptr<HostLevels> make_levels(Transport& transport, const std::vector<int>& hosts,
+                                        const std::function<void(const std::string&)>& tell) {
+  std::string why;
+  auto levels = make_host_levels(transport, hosts, why);
+  if (!why.empty() && transport.rank() == 0) tell("SIRTAKI_HIERARCHICAL_ALLREDUCE=1 is without effect: " + why);
+  if (levels == nullptr) return nullptr;
+  levels->rail_planes.push_back(make_mpi_plane_on(*levels->rail));
+  const MpiCommunicator& mpi = dynamic_cast<const MpiTransport&>(levels->rail->base()).communicator();
+  if (mpi.mpi().takes_gpu_memory()) levels->rail_mpi = &mpi;
+  return levels;
+}
+
 // Shared memory where ranks share hosts and there is enough of it, then MPI, then what always works; on GPUs, their
 // own.
-DataPlanes make_planes(Transport& transport, const std::vector<int>& hosts, bool shared_memory,
+DataPlanes make_planes(Transport& transport, const std::vector<int>& hosts, const Settings& settings,
                        const std::function<void(const std::string&)>& tell, GpuOptions gpus) {
   DataPlanes planes;
-  if (shared_memory) {
+  if (settings.shared_memory) {
     std::string why;
     if (auto plane = make_plane_of_hosts(transport, hosts, why)) planes.push_back(std::move(plane));
     if (!why.empty() && transport.rank() == 0) tell("no shared memory, so data goes through MPI: " + why);
@@ -86,6 +99,7 @@ DataPlanes make_planes(Transport& transport, const std::vector<int>& hosts, bool
   for (const auto& plane : planes) host_planes.push_back(plane.get());
   const MpiCommunicator& mpi = dynamic_cast<const MpiTransport&>(transport.base()).communicator();
   if (mpi.mpi().takes_gpu_memory()) gpus.mpi = &mpi;
+  if (settings.hierarchical_allreduce) gpus.levels = make_levels(transport, hosts, tell);
   planes.push_back(make_gpu_plane(transport, std::move(host_planes), std::move(gpus)));
   return planes;
 }
@@ -131,7 +145,7 @@ void init(const std::vector<std::string>& mpi_libraries, std::uint64_t comm_hand
   options.make_planes = [tell = options.say, tell_once, settings = options.settings](Transport& group,
                                                                                      const std::vector<int>& hosts) {
     GpuOptions gpus = gpu_options(settings, tell, [] { return engine_to_use()->topology().local_rank; });
-    return make_planes(group, hosts, settings.shared_memory, tell_once, std::move(gpus));
+    return make_planes(group, hosts, settings, tell_once, std::move(gpus));
   };
   process().engine = std::make_shared<Engine>(std::move(options), std::move(transport));
 }

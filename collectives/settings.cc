@@ -107,6 +107,7 @@ Settings Settings::from_environment() {
       throw Error(ErrorKind::kInvalidArgument, variable->name + "='" + variable->value + "': expected 'nccl' or 'mpi'");
     }
   }
+  read_flag("HIERARCHICAL_ALLREDUCE", settings.hierarchical_allreduce);
   read_cores(settings.thread_affinity);
   read_level(settings.says_warnings);
   bool threads_disabled = false;
@@ -125,7 +126,8 @@ std::string Settings::agreed() const {
   return "SIRTAKI_CACHE_CAPACITY=" + std::to_string(cache_capacity) +
          " SIRTAKI_CPU_OPERATIONS=" + (shared_memory ? "shm" : "mpi") +
          " SIRTAKI_LOCK_PLAN=" + (lock_plan ? "1" : "0") +
-         (gpu_operations.empty() ? "" : " SIRTAKI_GPU_OPERATIONS=" + gpu_operations);
+         (gpu_operations.empty() ? "" : " SIRTAKI_GPU_OPERATIONS=" + gpu_operations) +
+         (hierarchical_allreduce ? " SIRTAKI_HIERARCHICAL_ALLREDUCE=1" : "");
 }
 
 }  // namespace sirtaki

@@ -33,6 +33,9 @@ struct Settings {
   // SIRTAKI_GPU_OPERATIONS: "nccl" or "mpi" for tensors on GPUs; empty: NCCL where all ranks can use it.
   std::string gpu_operations;
 
+  // SIRTAKI_HIERARCHICAL_ALLREDUCE=1: tensors on GPUs are added up by NCCL in each host, and by MPI between hosts.
+  bool hierarchical_allreduce = false;
+
   // SIRTAKI_THREAD_AFFINITY: cores for the engine's thread, one for each local rank, "0,4"; none: as the process has
   // it.
   std::vector<int> thread_affinity;

@@ -37,7 +37,9 @@ class GpuPlane final : public DataPlane {
 
   Task allreduce(Reduction reduction, std::span<const Segment> segments) override {
     co_await prepare();
-    if (nccl_ != nullptr && nccl_->can_reduce(reduction)) {
+    if (hierarchical_ != nullptr && hierarchical_->can_reduce(reduction)) {
+      co_await hierarchical_->allreduce(reduction, segments);
+    } else if (nccl_ != nullptr && nccl_->can_reduce(reduction)) {
       co_await nccl_->allreduce(reduction, segments);
     } else if (mpi_ != nullptr && mpi_->can_reduce(reduction, 0)) {
       co_await mpi_->allreduce(reduction, segments);
@@ -102,6 +104,9 @@ class GpuPlane final : public DataPlane {
   }
 
   Task prepare();
+  Task connect(std::shared_ptr<const NcclLibrary> library, const GpuCard& own, const GpuAgreement& agreement);
+  void abort_nccl();
+  NcclUniqueId own_id(const NcclLibrary& library);
   StagedCollectives& staged();
 
   Transport& transport_;
@@ -112,6 +117,7 @@ class GpuPlane final : public DataPlane {
   bool prepared_ = false;
   std::unique_ptr<StagedCollectives> staged_;
   std::unique_ptr<NcclCollectives> nccl_;
+  std::unique_ptr<HierarchicalNccl> hierarchical_;
   std::unique_ptr<MpiGpuCollectives> mpi_;
   std::int64_t bytes_ = 0;  // of the batch
   EventPtr last_;
@@ -125,8 +131,9 @@ GpuPlane::~GpuPlane() {
     while (last_ != nullptr && !last_->reached() && std::chrono::steady_clock::now() < limit) {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
-    if (last_ != nullptr && !last_->reached() && nccl_ != nullptr) nccl_->abort();  // other ranks are gone
+    if (last_ != nullptr && !last_->reached()) abort_nccl();  // other ranks are gone
     nccl_.reset();
+    hierarchical_.reset();
     mpi_.reset();
     staged_.reset();
     device_->destroy(stream_);
@@ -161,9 +168,7 @@ Task GpuPlane::prepare() {
   if (options_.operations != "mpi") {
     library = options_.load_nccl(own.lacks_nccl);
     if (library != nullptr) own.nccl = library->version;
-    if (library != nullptr && transport_.rank() == 0) {
-      device_->within([&] { library->check(library->calls.GetUniqueId(&id), "ncclGetUniqueId"); });
-    }
+    if (library != nullptr && transport_.rank() == 0) id = own_id(*library);
   }
   GpuAgreement agreement;
   co_await exchange_cards(transport_, own, options_.operations, id, agreement);
@@ -175,13 +180,34 @@ Task GpuPlane::prepare() {
     options_.tell(std::string("GPU tensors travel ") + (agreement.mpi ? "by MPI" : "by way of host memory") +
                   " instead of NCCL: " + agreement.why_not);
   }
-  if (!agreement.nccl && agreement.mpi) {
+  if (agreement.mpi && (!agreement.nccl || options_.levels != nullptr)) {
     mpi_ = std::make_unique<MpiGpuCollectives>(*options_.mpi, *device_, stream_, agreement.kernels);
   }
-  if (!agreement.nccl) co_return;
-  const NcclMembers members{transport_.rank(), transport_.size(), agreement.id, agreement.kernels};
-  nccl_ = std::make_unique<NcclCollectives>(library, *device_, stream_, members);
-  co_await nccl_->connect();
+  if (agreement.nccl) co_await connect(library, own, agreement);
+}
+
+// With two levels NCCL is never asked to go from host to host, which it may have no network for.
+Task GpuPlane::connect(std::shared_ptr<const NcclLibrary> library, const GpuCard& own, const GpuAgreement& agreement) {
+  if (options_.levels == nullptr) {
+    const NcclMembers members{transport_.rank(), transport_.size(), agreement.id, agreement.kernels};
+    nccl_ = std::make_unique<NcclCollectives>(library, *device_, stream_, members);
+    co_await nccl_->connect();
+    co_return;
+  }
+  Transport& host = *options_.levels->host;
+  GpuAgreement in_host;
+  const NcclUniqueId id = host.rank() == 0 ? own_id(*library) : NcclUniqueId{};
+  co_await exchange_cards(host, own, options_.operations, id, in_host);
+  const NcclMembers members{host.rank(), host.size(), in_host.id, agreement.kernels};
+  hierarchical_ =
+      std::make_unique<HierarchicalNccl>(library, *device_, stream_, *options_.levels, members, agreement.mpi);
+  co_await hierarchical_->connect();
+}
+
+NcclUniqueId GpuPlane::own_id(const NcclLibrary& library) {
+  NcclUniqueId id{};
+  device_->within([&] { library.check(library.calls.GetUniqueId(&id), "ncclGetUniqueId"); });
+  return id;
 }
 
 StagedCollectives& GpuPlane::staged() {
@@ -193,13 +219,19 @@ StagedCollectives& GpuPlane::staged() {
 
 bool GpuPlane::watch() {
   if (nccl_ != nullptr) nccl_->check_queued();
+  if (hierarchical_ != nullptr) hierarchical_->check_queued();
   return last_ != nullptr && !last_->reached();
+}
+
+void GpuPlane::abort_nccl() {
+  if (nccl_ != nullptr) nccl_->abort();
+  if (hierarchical_ != nullptr) hierarchical_->abort();
 }
 
 void GpuPlane::abort() {
   aborted_ = true;
   try {
-    if (nccl_ != nullptr) nccl_->abort();
+    abort_nccl();
   } catch (const Error&) {
     // The GPU itself has failed; that is the cause that everybody is being told.
   }

@@ -1,6 +1,7 @@
 // The plane for tensors on GPUs: by NCCL where all ranks have it and it can do what is asked, otherwise straight by an
-// MPI that takes GPU memory, otherwise by way of host memory and the planes for that. Which, the ranks agree on when
-// the first GPU tensor comes, so that a job without any never touches a GPU.
+// MPI that takes GPU memory, otherwise by way of host memory and the planes for that; or, if asked, by NCCL in each
+// host and otherwise between hosts. Which, the ranks agree on when the first GPU tensor comes, so that a job without
+// any never touches a GPU.
 #pragma once
 
 #include <functional>
@@ -10,6 +11,7 @@
 
 #include "device/device.h"
 #include "plane/data_plane.h"
+#include "plane/hierarchical.h"
 #include "plane/nccl_library.h"
 #include "transport/mpi_communicator.h"
 #include "transport/transport.h"
@@ -22,6 +24,8 @@ struct GpuOptions {
   std::function<std::shared_ptr<const NcclLibrary>(std::string& why)> load_nccl;
   // The group's communicator, if this rank's MPI takes GPU memory; it outlives the plane.
   const MpiCommunicator* mpi = nullptr;
+  // If the group is to allreduce in two levels, within each host and between them.
+  std::unique_ptr<HostLevels> levels;
   std::string operations;                        // as Settings::gpu_operations
   std::function<void(const std::string&)> tell;  // one line for people
 };

@@ -57,11 +57,13 @@ NcclReduction nccl_reduction(const Reduction& reduction) {
     return result;
   }
   result.converts = true;
-  result.wire = widened(wire_dtype(reduction));
+  result.wire = nccl_wire(reduction);
   result.before = reduction.prescale;
   result.after = reduction.postscale;
   return result;
 }
+
+DType nccl_wire(const Reduction& reduction) { return widened(wire_dtype(reduction)); }
 
 NcclType nccl_type(DType dtype) {
   switch (dtype) {

@@ -19,6 +19,9 @@ struct NcclReduction {
 
 NcclReduction nccl_reduction(const Reduction& reduction);
 
+// The dtype in which values accumulate (wire_dtype() of kernels.h), or the next wider one that NCCL has.
+DType nccl_wire(const Reduction& reduction);
+
 // Of a dtype that travels; there are no 16-bit integers in NCCL.
 NcclType nccl_type(DType dtype);
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels.h"
+#include "plane/levels.h"
 #include "plane/making.h"
 #include "plane/pieces.h"
 #include "plane/rails.h"
@@ -20,28 +21,6 @@ namespace {
 constexpr std::array<std::size_t, 3> kSlotBytes = {512 << 10, 128 << 10, 64 << 10};
 constexpr std::size_t kSmallestPiece = std::size_t{64} << 10;
 constexpr std::size_t kPieces = 8;  // of a batch, at least: enough to keep memory and network busy at the same time
-
-// Who shares this rank's memory, and who leads the same slice elsewhere.
-struct Levels {
-  std::vector<int> host;  // the ranks of this host
-  int leaders = 0;        // on each host
-  std::vector<int> rail;  // the ranks that lead this rank's slice, by host; empty if it leads none
-};
-
-Levels levels_of(int rank, const std::vector<int>& hosts) {
-  std::map<int, std::vector<int>> ranks;  // by host
-  for (int r = 0; r < static_cast<int>(hosts.size()); ++r) ranks[hosts[static_cast<std::size_t>(r)]].push_back(r);
-  Levels levels;
-  levels.host = ranks[hosts[static_cast<std::size_t>(rank)]];
-  std::size_t fewest = hosts.size();
-  for (const auto& [host, members] : ranks) fewest = std::min(fewest, members.size());
-  levels.leaders = static_cast<int>(fewest);
-  const auto own = static_cast<std::size_t>(std::ranges::find(levels.host, rank) - levels.host.begin());
-  for (const auto& [host, members] : ranks) {
-    if (own < fewest) levels.rail.push_back(members[own]);
-  }
-  return levels;
-}
 
 class TwoLevelPlane final : public DataPlane {
  public:

@@ -32,6 +32,7 @@ struct Setup {
   bool nccl = true;
   bool one_card = false;  // all ranks say that they have the same GPU
   bool other_version = false;
+  std::vector<int> hosts{};  // by rank, for two levels
 };
 
 // One rank: its device, the stream that its framework computes on, the plane, and what it had to say.
@@ -70,6 +71,12 @@ void on_ranks(int size, const Setup& setup, const std::function<void(Rank&)>& bo
         };
         options.operations = setup.operations;
         options.tell = [&](const std::string& line) { rank.told += line; };
+        if (!setup.hosts.empty()) {
+          std::string why;
+          options.levels = make_host_levels(transport, setup.hosts, why);
+          check(options.levels != nullptr && why.empty(), "no two levels: " + why);
+          options.levels->rail_planes.push_back(make_point_to_point_plane(*options.levels->rail));
+        }
         rank.plane = make_gpu_plane(transport, {rank.host.get()}, std::move(options));
         body(rank);
         rank.plane.reset();
@@ -144,6 +151,28 @@ void check_factors() {
     check(static_cast<float>(tensors[0].back()) == 6.0F, "average of 6");
     check(static_cast<float>(tensors[1].back()) == 12.0F, "average of 12");
   });
+}
+
+// 16-bit floats accumulate in float32 over hosts, where NCCL alone would round 256 + 1 to 256 each time.
+void check_hierarchical_accumulation() {
+  on_ranks(4, {.hosts = {0, 1, 0, 1}}, [](Rank& rank) {
+    std::vector<Bfloat16> tensor(700'001, Bfloat16(rank.rank == 0 ? 256.0F : 1.0F));
+    const Segment segment{tensor.data(), tensor.data(), static_cast<std::int64_t>(tensor.size())};
+    rank.plane->begin({0, {}, 0});
+    wait(rank.plane->allreduce({DType::kBfloat16, ReduceOp::kSum, 1.0, 1.0}, {&segment, 1}));
+    wait(reached(rank.plane->end()));
+    check(static_cast<float>(tensor.front()) == 260.0F && static_cast<float>(tensor.back()) == 260.0F,
+          "256 + 1 + 1 + 1 is " + std::to_string(static_cast<float>(tensor.back())));
+  });
+}
+
+void check_levels() {
+  auto transports = make_loopback(1);
+  std::string why;
+  check(make_host_levels(*transports[0], {7}, why) == nullptr && why.empty(), "one host has no levels");
+  check(
+      make_host_levels(*transports[0], {0, 1, 1}, why) == nullptr && why == "the hosts have different numbers of ranks",
+      "unequal hosts: " + why);
 }
 
 void check_agreement() {
@@ -228,6 +257,12 @@ int main() {
   check_bits_by_host(host_without_kernels, 2);
   check_suite({}, 2);
   check_suite({.lacks_kernels = "no NVRTC"}, 3);
+  check_levels();
+  check_hierarchical_accumulation();
+  const Setup two_hosts{.hosts = {3, 5, 3, 5}};
+  check_suite(two_hosts, 4);
+  check_suite({.lacks_kernels = "no NVRTC", .hosts = {0, 1}}, 2);
+  check_joined({.hosts = {0, 1}});
   for (const Setup& setup : {host, host_without_kernels, Setup{}, Setup{.lacks_kernels = "no NVRTC"}}) {
     check_joined(setup);
   }
