@@ -38,7 +38,7 @@ def _members(process_set: int) -> list[int]:
 
 @torch.library.custom_op("sirtaki::allreduce", mutates_args=())
 def allreduce(tensor: Tensor, name: str, grad_name: str, op: int, pre: float, post: float, group: int) -> Tensor:
-    return synchronize(raw.start_allreduce([tensor], name, (op, pre, post, group), awaited=True))[0]
+    return raw.allreduce([tensor], name, (op, pre, post, group))[0]
 
 
 @allreduce.register_fake
@@ -63,7 +63,7 @@ allreduce.register_autograd(_allreduce_backward, setup_context=_save_reduction)
 def grouped_allreduce(
     tensors: list[Tensor], name: str, grad_name: str, op: int, pre: float, post: float, group: int
 ) -> list[Tensor]:
-    return list(synchronize(raw.start_allreduce(tensors, name, (op, pre, post, group), awaited=True)))
+    return list(raw.allreduce(tensors, name, (op, pre, post, group)))
 
 
 @grouped_allreduce.register_fake

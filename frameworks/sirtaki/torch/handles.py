@@ -22,6 +22,11 @@ def submit(verb: str, name: str, tensors: Sequence[Descriptor], finish: Finish, 
     full_name = f"{verb}.{name}" if name else ""
     stream = stream_of(tensors) or 0
     work = core.submit(core.VERBS[verb], full_name, tensors, site=call_site(), stream=stream, **options)
+    return register(work, finish, tensors)
+
+
+def register(work: Any, finish: Finish, tensors: Sequence[Descriptor]) -> int:
+    """A handle for what has been submitted."""
     handle = next(_numbers)
     _pending[handle] = (work, finish, tensors)
     return handle

@@ -14,13 +14,17 @@ import torch
 from sirtaki import naming
 from sirtaki.call_site import call_site
 from sirtaki.native import core
-from sirtaki.torch.handles import submit
+from sirtaki.torch.handles import register, submit
 from sirtaki.torch.streams import Results as MadeResults
-from sirtaki.torch.tensors import describe, empty_result, from_buffer
+from sirtaki.torch.streams import stream_of
+from sirtaki.torch.tensors import Descriptor, describe, empty_result, from_buffer
 
 Reduction = tuple[int, float, float, int]
 Results = tuple[torch.Tensor, ...]
 Convert = Callable[[Results], Any]
+
+
+_ALLREDUCE = core.VERBS["allreduce"]
 
 
 def _scaled(reduction: Reduction) -> dict[str, Any]:
@@ -32,26 +36,49 @@ def _as_they_are(results: Results) -> Results:
     return results
 
 
+def _submit_allreduce(
+    tensors: Sequence[torch.Tensor], results: Results, name: str, reduction: Reduction, awaited: bool
+) -> tuple[Any, list[Descriptor]]:
+    """Short, since most of what a small tensor waits for is Python."""
+    described = list(map(describe, tensors, results))
+    op, prescale, postscale, group = reduction
+    work = core.submit(
+        _ALLREDUCE,
+        f"allreduce.{name}" if name else "",
+        described,
+        op,
+        prescale,
+        postscale,
+        process_set=group,
+        site=call_site(),
+        awaited=awaited,
+        keep=(tensors, results),
+        stream=stream_of(described) or 0,
+    )
+    return work, described
+
+
+def allreduce(
+    tensors: Sequence[torch.Tensor], name: str, reduction: Reduction, outputs: Sequence[torch.Tensor] | None = None
+) -> Results:
+    """start_allreduce and synchronize in one."""
+    results = tuple(map(empty_result, tensors)) if outputs is None else tuple(outputs)
+    work, described = _submit_allreduce(tensors, results, name, reduction, True)
+    work.wait(stream_of(described))
+    return results
+
+
 def start_allreduce(
     tensors: Sequence[torch.Tensor],
     name: str,
     reduction: Reduction,
     outputs: Sequence[torch.Tensor] | None = None,
     convert: Convert = _as_they_are,
-    awaited: bool = False,
 ) -> int:
     """Several tensors are one unit. outputs: where to write, by default new memory. Result: tuple of the outputs."""
-    results = tuple(empty_result(t) for t in tensors) if outputs is None else tuple(outputs)
-    described = [describe(t, out) for t, out in zip(tensors, results, strict=True)]
-    return submit(
-        "allreduce",
-        name,
-        described,
-        lambda work: convert(results),
-        keep=(tensors, results),
-        awaited=awaited,
-        **_scaled(reduction),
-    )
+    results = tuple(map(empty_result, tensors)) if outputs is None else tuple(outputs)
+    work, described = _submit_allreduce(tensors, results, name, reduction, False)
+    return register(work, lambda work: convert(results), described)
 
 
 def start_broadcast(

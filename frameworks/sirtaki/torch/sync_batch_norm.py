@@ -13,7 +13,6 @@ from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.reduce_ops import Sum
 from sirtaki.torch import direct, raw
-from sirtaki.torch.handles import synchronize
 from sirtaki.torch.tensors import describe
 
 _numbers = itertools.count(1)
@@ -85,7 +84,7 @@ def _summed(values: torch.Tensor, name: str, group: int) -> torch.Tensor:
         return values
     if direct.observed is not None:
         direct.observed.append(direct.call_text(name, [describe(values, values)], how))
-    return synchronize(raw.start_allreduce([values], name, (*how, group), outputs=[values], awaited=True))[0]
+    return raw.allreduce([values], name, (*how, group), outputs=[values])[0]
 
 
 def _per_channel(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

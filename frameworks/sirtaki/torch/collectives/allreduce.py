@@ -11,7 +11,6 @@ from sirtaki.reduce_ops import choose_op
 from sirtaki.torch import autograd, raw
 from sirtaki.torch.arguments import names, reduction
 from sirtaki.torch.compression import Compression, Compressor
-from sirtaki.torch.handles import synchronize
 from sirtaki.torch.tensors import check_tensor, check_tensors
 
 
@@ -42,7 +41,7 @@ def allreduce(
     if torch.compiler.is_compiling() or (torch.is_grad_enabled() and wire.requires_grad):
         result = autograd.allreduce(wire, call, grad, *how)
     else:
-        result = synchronize(raw.start_allreduce([wire], call, how, awaited=True))[0]
+        result = raw.allreduce([wire], call, how)[0]
     return compression.decompress(result, ctx)
 
 
@@ -74,7 +73,6 @@ def allreduce_async_(
     """As allreduce_async, with the result written into the tensor."""
     how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
     call, _ = names("allreduce", name, how[3])
-    check_tensor(tensor)
     return raw.start_allreduce([tensor], call, how, outputs=[tensor], convert=_one)
 
 
@@ -90,8 +88,7 @@ def allreduce_(
     """As allreduce, in place: returns the tensor itself. Not differentiable."""
     how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
     call, _ = names("allreduce", name, how[3])
-    check_tensor(tensor)
-    return synchronize(raw.start_allreduce([tensor], call, how, outputs=[tensor], awaited=True))[0]
+    return raw.allreduce([tensor], call, how, outputs=[tensor])[0]
 
 
 def grouped_allreduce(
@@ -113,7 +110,7 @@ def grouped_allreduce(
     if torch.compiler.is_compiling() or (torch.is_grad_enabled() and any(wire.requires_grad for wire in wires)):
         results = autograd.grouped_allreduce(wires, call, grad, *how)
     else:
-        results = synchronize(raw.start_allreduce(check_tensors(wires), call, how, awaited=True))
+        results = raw.allreduce(check_tensors(wires), call, how)
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]
 
 
@@ -161,4 +158,4 @@ def grouped_allreduce_(
     how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
     call, _ = names("allreduce", name, how[3])
     listed = check_tensors(tensors)
-    return list(synchronize(raw.start_allreduce(listed, call, how, outputs=listed, awaited=True)))
+    return list(raw.allreduce(listed, call, how, outputs=listed))

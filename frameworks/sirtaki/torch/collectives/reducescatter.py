@@ -26,8 +26,8 @@ def reducescatter(
 ) -> torch.Tensor:
     """This rank's rows of the reduced tensor; the first `rows % ranks` ranks get one row more, some may get none.
 
-    op is Average or Sum. Shapes must be equal on all ranks. Differentiable: the gradients of all parts joined, times
-    the number of ranks for Sum (see sirtaki.torch.autograd).
+    op: anything but Adasum. Shapes must be equal on all ranks. Differentiable for Average and Sum: the gradients of all
+    parts joined, times the number of ranks for Sum (see sirtaki.torch.autograd).
     """
     return grouped_reducescatter([tensor], name, compression, op, process_set, prescale_factor, postscale_factor)[0]
 
