@@ -214,7 +214,7 @@ def test_slots_are_checked_with_the_arithmetic() -> None:
     hosts.check_slots(hosts.from_list("a:1,b:2"), 3)
 
 
-@pytest.mark.parametrize("text", ["a", "a:", ":1", "a:1,", "a:x", "a:1 b:1", "a:-1", "[::1]:2", ""])
+@pytest.mark.parametrize("text", ["a", "a:", ":1", "a:1,", "a:x", "a:1 b:1", "a:-1", "[::1]", "::1:2", ""])
 def test_hosts_of_another_form_are_shown(text: str) -> None:
     with pytest.raises(ValueError, match="not of the form host:slots"):
         hosts.from_list(text)
@@ -281,7 +281,7 @@ def test_command_line_of_srun() -> None:
     assert words[:4] == ["srun", "-n", "3", "--export=ALL"] and words[-1] == "prog"
     assert {"--mpi=pmi2", "--cpu-bind=none", "--kill-on-bad-exit=1", "--input=none"} <= set(words)
     assert words[8:14] == ["-N", "2", "-w", "a,b", "--ntasks-per-node", "2"]
-    assert front.ranks_per_host([hosts.Host("a", 2), hosts.Host("b", 2)], 2) == [2]
+    assert hosts.filled([hosts.Host("a", 2), hosts.Host("b", 2)], 2) == [hosts.Host("a", 2)]
 
 
 def test_environment_of_a_surrounding_job_is_not_inherited() -> None:

@@ -157,15 +157,17 @@ def test_stranger_without_the_token_is_dropped() -> None:
         _turn(selector)
         nonce = stranger.recv(channel.NONCE_BYTES)
         hello = channel.frame(channel.HELLO, b'{"rank": 0, "host": "x"}')
-        stranger.sendall(channel.proof(b"wrong", nonce) + hello)
+        stranger.sendall(channel.answer(b"wrong", nonce)[0] + hello)
         _turn(selector)
         assert stranger.recv(1) == b"" and not workers and seen == []
     with socket.create_connection(("127.0.0.1", port)) as friend:
         _turn(selector)
         nonce = friend.recv(channel.NONCE_BYTES)
-        friend.sendall(channel.proof(b"right", nonce) + hello)
+        answer, expected = channel.answer(b"right", nonce)
+        friend.sendall(answer + hello)
         _turn(selector)
         assert workers.arrived == {0} and len(seen) == 1
+        assert friend.recv(channel.PROOF_BYTES) == expected
     listener.close()
 
 
@@ -178,7 +180,7 @@ def test_launcher_that_cannot_be_reached_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(OSError, match=rf"127.0.0.1 port {port}: .*refused.*--network-interfaces"):
-        channel.connect_remote(["127.0.0.1"], port, b"token")
+        channel.connect_remote([("127.0.0.1", port)], b"token")
 
 
 @pytest.mark.parametrize("allocation", [True, False])

@@ -1,7 +1,8 @@
 """What launcher and workers say to each other: frames on a socket, private to the job.
 
 A worker on the launcher's own host connects to a unix socket in the job's directory, which only this user can enter.
-A worker elsewhere connects by TCP and proves that it holds the job's token, by an HMAC over a nonce of the launcher.
+One elsewhere connects by TCP; each side then proves that it holds the job's token, by an HMAC over a nonce of the other
+and its own, before anything else is read.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ from collections.abc import Iterator, Sequence
 HELLO, OUT, ERR, EXIT = 1, 2, 3, 4
 # From the launcher: end the program with this signal.
 END = 5
+# From what starts the ranks of another host: that host is reached, or why it is not.
+HOST = 16
 
 NONCE_BYTES = 16
 PROOF_BYTES = 32
+ANSWER_BYTES = NONCE_BYTES + PROOF_BYTES
 _HEADER = struct.Struct(">BI")
-_LONGEST = 1 << 24  # no frame is longer; a larger length means that the peer is not one of ours
+_LONGEST = 1 << 20  # no frame is longer; a larger length means that the peer is not one of ours
 _CONNECT_SECONDS = 5.0
 
 
@@ -49,10 +53,26 @@ def frame(kind: int, payload: bytes = b"") -> bytes:
     return _HEADER.pack(kind, len(payload)) + payload
 
 
-def proof(token: bytes, nonce: bytes) -> bytes:
+def answer(token: bytes, nonce: bytes) -> tuple[bytes, bytes]:
+    """A worker's answer to the launcher's nonce, and the proof that it then expects of the launcher."""
+    own = os.urandom(NONCE_BYTES)
+    return own + _proof(token, b"worker", nonce, own), _proof(token, b"launcher", nonce, own)
+
+
+def proof_for(token: bytes, nonce: bytes, answered: bytes) -> bytes:
+    """The launcher's proof for a worker that answered well. Raises ValueError for one that does not hold the token."""
+    import hmac
+
+    own, proof = answered[:NONCE_BYTES], answered[NONCE_BYTES:]
+    if not hmac.compare_digest(proof, _proof(token, b"worker", nonce, own)):
+        raise ValueError("not a worker of this job")
+    return _proof(token, b"launcher", nonce, own)
+
+
+def _proof(token: bytes, who: bytes, nonce: bytes, own: bytes) -> bytes:
     import hmac  # a local worker never needs it, and it costs a few milliseconds
 
-    return hmac.digest(token, nonce, "sha256")
+    return hmac.digest(token, who + nonce + own, "sha256")
 
 
 def connect_local(path: str) -> socket.socket:
@@ -61,26 +81,55 @@ def connect_local(path: str) -> socket.socket:
     return connection
 
 
-def connect_remote(addresses: Sequence[str], port: int, token: bytes) -> socket.socket:
-    """Connects to the first address that answers as the launcher. Raises OSError naming each address and its error."""
+def connect_remote(endpoints: Sequence[tuple[str, int]], token: bytes, lost_after: float = 0) -> socket.socket:
+    """Connects to the first address and port that answers as the launcher. Raises OSError naming each and its error."""
     failures = []
-    for address in addresses:
+    for address, port in endpoints:
         try:
             connection = socket.create_connection((address, port), timeout=_CONNECT_SECONDS)
-            nonce = _exactly(connection, NONCE_BYTES)
-            connection.sendall(proof(token, nonce))
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            own, expected = answer(token, _exactly(connection, NONCE_BYTES))
+            connection.sendall(own)
+            _require(_exactly(connection, PROOF_BYTES), expected)
+            notice_loss(connection, lost_after)
+            connection.settimeout(None)
             return connection
         except OSError as error:
             failures.append(f"{address} port {port}: {error}")
     raise OSError(errno.EHOSTUNREACH, "cannot reach the launcher: " + "; ".join(failures) + _firewall_hint())
 
 
+def notice_loss(connection: socket.socket, seconds: float) -> None:
+    """Has the kernel end the connection when its other end has given no sign of life for that long; 0 for never."""
+    if seconds <= 0 or connection.family == socket.AF_UNIX:
+        return
+    step = max(1, round(seconds / 4))
+    for option, value in (
+        (socket.TCP_KEEPIDLE, step),
+        (socket.TCP_KEEPINTVL, step),
+        (socket.TCP_KEEPCNT, 3),
+        (socket.TCP_USER_TIMEOUT, round(seconds * 1000)),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+def _require(proof: bytes, expected: bytes) -> None:
+    import hmac
+
+    if not hmac.compare_digest(proof, expected):
+        raise OSError(errno.EPROTO, "what answers there is not the launcher of this job")
+
+
 def _firewall_hint() -> str:
     return (
-        f". Host {socket.gethostname()} must be able to open TCP connections to the host of sirtakirun; choose "
+        f". Host {own_host_name()} must be able to open TCP connections to the host of sirtakirun; choose "
         f"the network there with --network-interfaces (pid {os.getpid()})"
     )
+
+
+def own_host_name() -> str:
+    """What this host is called in messages."""
+    return os.environ.get("SIRTAKI_HOSTNAME") or socket.gethostname()
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:

@@ -1,24 +1,23 @@
 """`sirtakirun`: reads the command line, prepares the job's private directory, and runs the job."""
 
+import copy
 import os
 import secrets
 import shlex
 import shutil
 import socket
-import stat
 import sys
-import tempfile
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 
 from sirtaki import mpi_library
-from sirtaki.launch import front, hosts, options, spec, threads
+from sirtaki.launch import addresses, dry_run, front, hosts, options, private_directory, remote, spec, threads
 from sirtaki.launch.job import Job, Limits
 from sirtaki.launch.screen import Screen
 
-_SOCKET_PATH_LIMIT = 100  # bytes; the kernel allows 107
 _PROGRAM = "start_worker.py"
+_CONNECT_SECONDS = 10  # for ssh to one host, unless all must have started sooner
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,7 +42,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _launch(chosen: Namespace, ranks: int) -> int:
     where = _hosts(chosen, ranks)
-    timeout = options.start_timeout(chosen)
     kind, program, library = _front(chosen)
     local = not where and kind != "srun"
     if local:
@@ -51,34 +49,34 @@ def _launch(chosen: Namespace, ranks: int) -> int:
     screen = Screen(ranks, bool(chosen.prefix_output_with_timestamp))
     job_spec = _spec(chosen, ranks, screen)
     note = threads.note(os.environ | chosen.environ, ranks, local)
-    if note:
+    if note and not chosen.dry_run:
         screen.note(note)
-    environ = front.for_mpiexec(front.without_identity(os.environ))
+    limits = Limits(start=options.start_timeout(chosen), grace=job_spec.grace, lost_after=job_spec.lost_after)
     with ExitStack() as stack:
-        if local:
-            directory = stack.enter_context(_directory())
-            listener, argument, names = _for_here(job_spec, directory), os.path.join(directory, "spec"), []
-        else:
-            listener = _for_elsewhere(job_spec, chosen.nics or ())
-            argument, names = spec.BY_ENVIRONMENT, spec.write_to_environment(job_spec, environ)
-        stack.enter_context(listener)
-        request = _request(chosen, ranks, where, argument, names, environ)
+        request = _request(chosen, ranks, where, front.for_mpiexec(front.without_identity(os.environ)))
+        directory = ""
+        if local or (where and kind != "srun" and not remote.is_left_to_mpiexec(chosen.mpi_args)):
+            directory = stack.enter_context(private_directory.make())
+            request.remote = None if local else _remote(chosen, where, directory, limits)
+        listeners = _prepare(request, job_spec, directory)
+        for listener in listeners:
+            stack.enter_context(listener)
         command = _command(kind, program, library, request)
+        if chosen.dry_run:
+            print(dry_run.plan(request, job_spec, command), end="")
+            return 0
         if chosen.verbose:
             screen.note(shlex.join(command))
-        limits = Limits(start=timeout, grace=job_spec.grace)
-        job = Job(ranks, [listener], job_spec.token, screen, limits=limits, verbose=chosen.verbose)
-        return job.run(command, environ)
+        arrivals = remote.Arrivals(request.remote) if request.remote is not None else None
+        job = Job(ranks, listeners, job_spec.token, screen, limits=limits, verbose=chosen.verbose, arrivals=arrivals)
+        return job.run(command, request.environ)
 
 
-def _request(
-    chosen: Namespace, ranks: int, where: list[hosts.Host], argument: str, names: list[str], environ: dict[str, str]
-) -> front.Request:
+def _request(chosen: Namespace, ranks: int, where: list[hosts.Host], environ: dict[str, str]) -> front.Request:
     return front.Request(
-        program=[sys.executable, "-I", "-S", os.path.join(os.path.dirname(__file__), _PROGRAM), argument],
+        program=[sys.executable, "-I", "-S", os.path.join(os.path.dirname(__file__), _PROGRAM)],
         ranks=ranks,
         hosts=where,
-        pass_on=names,
         nics=chosen.nics or (),
         ssh_port=chosen.ssh_port,
         ssh_identity_file=chosen.ssh_identity_file,
@@ -86,6 +84,42 @@ def _request(
         mpi_args=chosen.mpi_args,
         environ=environ,
     )
+
+
+def _prepare(request: front.Request, job_spec: spec.Spec, directory: str) -> list[socket.socket]:
+    """Puts the spec where the workers will look for it; returns the sockets that they connect to.
+
+    directory: the job's private one, "" when no rank runs on this host or somebody else starts those on others.
+    """
+    if directory and request.remote is None:
+        request.program = [*request.program, os.path.join(directory, "spec")]
+        return [private_directory.listen(job_spec, directory)]
+    request.program = [*request.program, spec.BY_ENVIRONMENT]
+    others = request.remote.others() if request.remote is not None else [host.name for host in request.hosts]
+    job_spec.token = secrets.token_bytes(32)
+    listeners = _listen(job_spec, addresses.toward(others, request.nics))
+    if request.remote is None:
+        request.pass_on = spec.write_to_environment(job_spec, request.environ)
+        return listeners
+    here = copy.copy(job_spec)
+    listeners.append(private_directory.listen(here, directory))
+    for name in (b"SIRTAKI_HOSTNAME", b"HOROVOD_HOSTNAME"):
+        job_spec.environ.pop(name, None)  # of this host alone
+    request.remote.write(job_spec.to_bytes(), os.environb)
+    request.remote.localhost = addresses.ipv4_beside(job_spec.endpoints[0][0])
+    request.environ = remote.environment_for_mpiexec(request.environ)
+    request.environ[spec.VARIABLE] = os.path.join(directory, "spec")
+    return listeners
+
+
+def _listen(job_spec: spec.Spec, own: Sequence[str]) -> list[socket.socket]:
+    listeners = []
+    for address in own:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listener = socket.create_server((address, 0), family=family, backlog=1024)
+        listeners.append(listener)
+        job_spec.endpoints.append((address, listener.getsockname()[1]))
+    return listeners
 
 
 def _hosts(chosen: Namespace, ranks: int) -> list[hosts.Host]:
@@ -97,7 +131,28 @@ def _hosts(chosen: Namespace, ranks: int) -> list[hosts.Host]:
     else:
         return []
     hosts.check_slots(found, ranks)
-    return [] if hosts.all_local(found) else found
+    used = hosts.filled(found, ranks)
+    if all(addresses.is_own(host.name) for host in used):
+        return []
+    for host in used:
+        addresses.refuse_loopback(host.name, [other.name for other in used])
+    return used
+
+
+def _remote(chosen: Namespace, where: list[hosts.Host], directory: str, limits: Limits) -> remote.Remote:
+    shell = remote.Shell(
+        agent=remote.agent_words(chosen.launch_agent, os.environ),
+        port=chosen.ssh_port,
+        key=chosen.ssh_identity_file,
+        connect_seconds=max(1, min(_CONNECT_SECONDS, int(limits.start))),
+        lost_after=limits.lost_after,
+    )
+    if shutil.which(shell.words("")[0]) is None:
+        raise ValueError(
+            f"there is no program {shell.words('')[0]!r} to start ranks on other hosts; --launch-agent and "
+            f"{remote.AGENT_VARIABLE} name another, which gets the host and a command"
+        )
+    return remote.Remote(where, shell, directory)
 
 
 def _front(chosen: Namespace) -> tuple[str, str, str]:
@@ -138,6 +193,7 @@ def _spec(chosen: Namespace, ranks: int, screen: Screen) -> spec.Spec:
         environ=environ,
         cwd=os.getcwdb(),
     )
+    result.lost_after = options.lost_after()
     result.threads = threads.unset({os.fsdecode(name): os.fsdecode(value) for name, value in environ.items()})
     if chosen.output_filename:
         result.output = os.path.abspath(os.fsencode(chosen.output_filename))
@@ -152,51 +208,3 @@ def _check_program(word: str) -> None:
     if os.path.isfile(word) and os.sep in word:
         raise ValueError(f"{word!r} is not executable{hint}")
     raise ValueError(f"there is no program {word!r}{hint}")
-
-
-@contextmanager
-def _directory() -> Iterator[str]:
-    """A directory that only this user can enter, for the job's spec and socket."""
-    path = tempfile.mkdtemp(prefix="sirtaki-")  # mode 0700
-    if len(os.fsencode(path)) + len("/socket") > _SOCKET_PATH_LIMIT:
-        os.rmdir(path)
-        path = tempfile.mkdtemp(prefix="sirtaki-", dir="/tmp")
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _for_here(job_spec: spec.Spec, directory: str) -> socket.socket:
-    """Leaves the spec in a file; returns the socket that workers connect to."""
-    job_spec.directory = directory
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(job_spec.socket_path())
-    listener.listen(socket.SOMAXCONN)
-    mode = stat.S_IRUSR | stat.S_IWUSR
-    file = os.open(os.path.join(directory, "spec"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with open(file, "wb") as stream:
-        stream.write(job_spec.to_bytes())
-    return listener
-
-
-def _for_elsewhere(job_spec: spec.Spec, nics: Sequence[str]) -> socket.socket:
-    """Puts into the spec how to reach the socket that is returned."""
-    job_spec.token = secrets.token_bytes(32)
-    listener = socket.create_server(("", 0), backlog=1024)
-    job_spec.port = listener.getsockname()[1]
-    job_spec.addresses = _addresses(nics)
-    return listener
-
-
-def _addresses(nics: Sequence[str]) -> list[str]:
-    """This host's IPv4 addresses that others may reach it by. Raises ValueError for an interface that is not there."""
-    import psutil
-
-    present = psutil.net_if_addrs()
-    for name in nics:
-        if name not in present:
-            raise ValueError(f"--network-interfaces {name}: not on this host, which has {', '.join(sorted(present))}")
-    found = [a.address for n in (nics or present) for a in present[n] if a.family == socket.AF_INET]
-    outside = [address for address in found if not address.startswith("127.")]
-    return outside or found

@@ -4,10 +4,12 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sirtaki.launch.hosts import Host
+from sirtaki.launch.hosts import Host, filled
+from sirtaki.launch.remote import Remote
 
 # Who this process is in a job around it; a new job must not inherit it.
 _IDENTITY = re.compile(r"PMI_|HYDI_|MPI_LOCAL|OMPI_COMM_WORLD_|PMIX_(?!MCA_)|SIRTAKI_LAUNCH_SPEC|SIRTAKI_SIZE$")
@@ -17,11 +19,13 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass
 class Request:
-    """What to start. hosts: empty for this host alone. pass_on: variables that other hosts must get."""
+    """What to start. hosts: empty for this host alone. remote: how other hosts are reached, None if that is left to
+    mpiexec. pass_on: variables that other hosts must get through it."""
 
     program: Sequence[str]
     ranks: int
     hosts: Sequence[Host] = ()
+    remote: Remote | None = None
     pass_on: Sequence[str] = ()
     nics: Sequence[str] = ()
     ssh_port: int | None = None
@@ -35,6 +39,9 @@ class Request:
 
     def further(self) -> list[str]:
         return shlex.split(self.mpi_args or "")
+
+    def placed(self) -> list[str]:
+        return self.remote.placed() if self.remote is not None else [str(host) for host in self.hosts]
 
     def ssh_words(self) -> list[str]:
         words = []
@@ -65,8 +72,14 @@ def hydra(mpiexec: str, request: Request) -> list[str]:
     """MPICH and its relatives. Sets variables of Hydra in `request.environ` where it has no option."""
     command = [mpiexec, "-n", str(request.ranks)]
     if request.hosts:
-        command += ["-hosts", ",".join(map(str, request.hosts))]
-        if request.ssh_words():
+        command += ["-hosts", ",".join(request.placed())]
+        if request.remote is not None:
+            # Ours is started as `python -x -I -S script host command`.
+            command += ["-genvnone", "-launcher", "ssh", "-launcher-exec", sys.executable]
+            request.environ["HYDRA_LAUNCHER_EXTRA_ARGS"] = f"-I -S {request.remote.script()}"
+            if request.remote.localhost is not None:
+                command += ["-localhost", request.remote.localhost]
+        elif request.ssh_words():
             request.environ["HYDRA_LAUNCHER_EXTRA_ARGS"] = " ".join(request.ssh_words())
         if request.nics:
             command += ["-iface", request.nics[0]]
@@ -82,8 +95,13 @@ def openmpi(mpiexec: str, request: Request, newer: bool) -> list[str]:
         command.append("--allow-run-as-root")
     command += ["--map-by", "slot:OVERSUBSCRIBE"] if newer else ["--oversubscribe"]
     if request.hosts:
-        command += ["--host", ",".join(map(str, request.hosts))]
-        if request.ssh_words():
+        command += ["--host", ",".join(request.placed())]
+        if request.remote is not None:
+            agent, prefix = ("plm_ssh_agent", "plm_ssh") if newer else ("plm_rsh_agent", "plm_rsh")
+            flag = "--prtemca" if newer else "--mca"
+            command += [flag, agent, f"{sys.executable} -I -S {request.remote.script()}"]
+            command += [flag, f"{prefix}_no_tree_spawn", "1"]  # every host is reached from here
+        elif request.ssh_words():
             command += ["--prtemca" if newer else "--mca", "plm_ssh_args" if newer else "plm_rsh_args"]
             command.append(shlex.join(request.ssh_words()))
         if request.nics:
@@ -103,8 +121,7 @@ def srun(program: str, request: Request, pmi: str | None) -> list[str]:
     command += ["--input=none"] + ([f"--mpi={pmi}"] if pmi else [])
     if request.hosts:
         command += ["-N", str(len(request.hosts)), "-w", ",".join(host.name for host in request.hosts)]
-        placed = ranks_per_host(request.hosts, request.ranks)
-        command += ["--ntasks-per-node", str(max(placed))]
+        command += ["--ntasks-per-node", str(max(host.slots for host in filled(request.hosts, request.ranks)))]
     return command + request.binding("--cpu-bind=none") + request.further() + list(request.program)
 
 
@@ -118,11 +135,3 @@ def srun_pmi(program: str, library: str) -> str | None:
         return None
     offered = re.findall(r"[\w.]+", done.stdout + done.stderr)
     return next((plugin for plugin in wanted if plugin in offered), None)
-
-
-def ranks_per_host(hosts: Sequence[Host], ranks: int) -> list[int]:
-    """Hosts are filled in their order."""
-    counts = []
-    for host in hosts:
-        counts.append(min(host.slots, ranks - sum(counts)))
-    return [count for count in counts if count]

@@ -1,54 +1,88 @@
-"""Hosts and their slots, as the user names them: -H h1:n,h2:n or a file with lines "host slots=n"."""
+"""Hosts and their slots, as the user names them: -H h1:n,h2:n, or a file in the dialects of the field."""
 
 import re
-import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-_HOST = re.compile(r"([\w.-]+):([0-9]+)")
-_LINE = re.compile(r"([\w.-]+)(?:\s+slots\s*=\s*|:)([0-9]+)")
+_NAME = r"\[(?P<v6>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?:[\w.-]+@)?[\w.-]+"
+_HOST = re.compile(rf"(?P<name>{_NAME}):(?P<slots>[0-9]+)")
+# Open MPI "h slots=2 max_slots=4", MPICH "h:2 binding=...", and PBS, SGE and Slurm, where a line is one slot.
+_LINE = re.compile(rf"(?P<name>{_NAME})(?::(?P<slots>[0-9]+))?(?P<words>(?:\s+\S.*)?)")
+_WORD = re.compile(r"(?P<key>[\w-]+)\s*=\s*(?P<value>\S+)\s*")
+_IGNORED = ("max_slots", "max-slots", "binding", "ifhn", "user", "username")
+_FORMS = "'host slots=n', 'host:n', or 'host' once for each slot"
+_MOST_SLOTS = 1 << 20
 
 
 @dataclass(frozen=True)
 class Host:
-    """name: as ssh knows it. slots: how many ranks may run there, at least 1."""
+    """name: as ssh knows it; an IPv6 address without brackets. slots: how many ranks may run there, at least 1."""
 
     name: str
     slots: int
 
     def __str__(self) -> str:
-        return f"{self.name}:{self.slots}"
+        return f"[{self.name}]:{self.slots}" if ":" in self.name else f"{self.name}:{self.slots}"
 
 
 def from_list(text: str) -> list[Host]:
-    """From "h1:2,h2:1". Raises ValueError with the part that is wrong."""
+    """From "h1:2,h2:1,[fd00::1]:2". Raises ValueError with the part that is wrong."""
     found = []
     for part in text.split(","):
         match = _HOST.fullmatch(part.strip())
         if not match:
-            raise ValueError(f"-H {text!r}: {part!r} is not of the form host:slots, for example h1:2,h2:1")
-        found.append(_host(match, f"-H {text!r}: {part!r}"))
+            raise ValueError(f"-H {text!r}: {part!r} is not of the form host:slots, for example h1:2,h2:1,[fd00::1]:2")
+        found.append(_host(match, int(match["slots"]), f"-H {text!r}: {part!r}"))
     return _merged(found)
 
 
 def from_file(path: str) -> list[Host]:
-    """From a file with "host slots=n" or "host:n" on each line; # starts a comment. Raises ValueError, OSError."""
+    """From a file with a host on each line; # starts a comment. Raises ValueError with file and line, or OSError."""
+    with open(path, "rb") as file:
+        return from_text(file.read(), path)
+
+
+def from_text(content: bytes, path: str) -> list[Host]:
+    """From the content of a host file. A host that comes again gets more slots. Raises ValueError with the line."""
     found = []
-    with open(path, encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            text = line.partition("#")[0].strip()
-            if not text:
-                continue
-            match = _LINE.fullmatch(text)
-            if not match:
-                raise ValueError(f"{path}:{number}: {text!r} is not of the form 'host slots=n'")
-            found.append(_host(match, f"{path}:{number}: {text!r}"))
+    for number, line in enumerate(content.splitlines(), 1):
+        where = f"{path}:{number}"
+        try:
+            text = line.decode().partition("#")[0].strip()
+        except UnicodeDecodeError:
+            raise ValueError(f"{where}: {line[:80]!r} is not UTF-8 text; a line has the form {_FORMS}") from None
+        if text:
+            found.append(_from_line(text, where))
     if not found:
-        raise ValueError(f"{path}: no host in this file; it needs lines of the form 'host slots=n'")
+        raise ValueError(f"{path}: no host in this file; its lines have the form {_FORMS}")
     return _merged(found)
 
 
-def check_slots(hosts: list[Host], ranks: int) -> None:
+def _from_line(text: str, where: str) -> Host:
+    match = _LINE.fullmatch(text)
+    if not match:
+        raise ValueError(f"{where}: {text!r} is not of the form {_FORMS}")
+    counts = [int(match["slots"])] if match["slots"] else []
+    rest = match["words"].strip()
+    while rest:
+        word = _WORD.match(rest)
+        if not word:
+            raise ValueError(f"{where}: {text!r} is not of the form {_FORMS}")
+        rest = rest[word.end() :]
+        if word["key"] in ("slots", "cpu", "np"):
+            if not re.fullmatch("[0-9]+", word["value"]):
+                raise ValueError(f"{where}: {word['key']}={word['value']} is not a number of slots")
+            counts.append(int(word["value"]))
+        elif word["key"] not in _IGNORED:
+            raise ValueError(f"{where}: {word['key']}= is not understood; a line has the form {_FORMS}")
+    if len(counts) > 1:
+        raise ValueError(f"{where}: {text!r} gives the number of slots twice")
+    return _host(match, counts[0] if counts else 1, f"{where}: {text!r}")
+
+
+def check_slots(hosts: Iterable[Host], ranks: int) -> None:
     """Raises ValueError with the arithmetic when the hosts have fewer slots than ranks are wanted."""
+    hosts = list(hosts)
     offered = sum(host.slots for host in hosts)
     if ranks > offered:
         listed = " + ".join(map(str, hosts))
@@ -59,18 +93,23 @@ def check_slots(hosts: list[Host], ranks: int) -> None:
         )
 
 
-def all_local(hosts: list[Host]) -> bool:
-    """Whether every name is this host's own, so that no ssh is needed."""
-    own = socket.gethostname()
-    names = {"localhost", "127.0.0.1", own, own.partition(".")[0], socket.getfqdn()}
-    return all(host.name in names for host in hosts)
+def filled(hosts: Iterable[Host], ranks: int) -> list[Host]:
+    """The hosts that get ranks, in their order, with how many each gets."""
+    result = []
+    for host in hosts:
+        if ranks > 0:
+            result.append(Host(host.name, min(host.slots, ranks)))
+            ranks -= host.slots
+    return result
 
 
-def _host(match: re.Match[str], where: str) -> Host:
-    slots = int(match.group(2))
-    if slots < 1:
-        raise ValueError(f"{where}: a host needs at least 1 slot")
-    return Host(match.group(1), slots)
+def _host(match: "re.Match[str]", slots: int, where: str) -> Host:
+    if not 1 <= slots <= _MOST_SLOTS:
+        raise ValueError(f"{where}: a host needs at least 1 slot and has at most {_MOST_SLOTS}")
+    name = match["v6"] or match["name"]
+    if name.startswith("-"):  # ssh would take it for an option
+        raise ValueError(f"{where}: a host's name does not begin with '-'")
+    return Host(name, slots)
 
 
 def _merged(hosts: list[Host]) -> list[Host]:

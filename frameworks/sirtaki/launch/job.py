@@ -16,6 +16,7 @@ from typing import Any
 from sirtaki.launch import processes
 from sirtaki.launch.failure import Failure
 from sirtaki.launch.mpiexec import Mpiexec
+from sirtaki.launch.remote import Arrivals
 from sirtaki.launch.screen import Screen
 from sirtaki.launch.workers import Worker, Workers
 
@@ -26,19 +27,25 @@ _ORPHANED = 0.5  # seconds that ranks may outlive mpiexec
 _TIDY_UP = 1.5  # seconds that mpiexec has when its ranks are gone, before it is told to end
 # Hydra's own codes after it has killed ranks, which say nothing about why. Any other is the argument of MPI_Abort.
 _MPIEXEC_KILLED_THEM = (0, 9, 15, 128 + 9, 128 + 15)
+_OTHER_HOSTS = 3.0  # seconds that other hosts have to answer after one could not be reached, so that all are named
 _NEVER = float("inf")
 
 
 @dataclass
 class Limits:
-    """Seconds. start: until all ranks have arrived. grace: between the request to end and SIGKILL, kept by workers."""
+    """Seconds. start: until all ranks have arrived. grace: between the request to end and SIGKILL, kept by workers.
+    lost_after: without a sign of life until another host counts as lost, 0 for never.
+    """
 
     start: float
     grace: float
+    lost_after: float = 0
 
 
 class Job:
-    """listeners: sockets that workers connect to. token: what those that come by TCP must hold."""
+    """listeners: sockets that workers connect to. token: what those that come by TCP must hold. arrivals: which other
+    hosts are reached, None when that is not known.
+    """
 
     def __init__(
         self,
@@ -49,6 +56,7 @@ class Job:
         *,
         limits: Limits,
         verbose: bool,
+        arrivals: Arrivals | None = None,
     ) -> None:
         self._ranks = ranks
         self._screen = screen
@@ -64,7 +72,11 @@ class Job:
             on_arrival=self._on_arrival,
             on_exit=self._on_exit,
             on_loss=self._on_loss,
+            on_host=self._on_host,
+            ranks=ranks,
+            lost_after=limits.lost_after,
         )
+        self._arrivals = arrivals
         self._failure: Failure | None = None
         self._signal = 0  # that this process was told to end by
         self._end_signal = 0  # that the workers were told
@@ -72,6 +84,7 @@ class Job:
         self._abandoned = False  # mpiexec is long gone
         # When what is due; set back to _NEVER when done.
         self._start_by = self._kill_at = self._give_up_at = self._abandoned_at = self._tidy_at = _NEVER
+        self._unreached_at = _NEVER
 
     def run(self, command: Sequence[str], environ: dict[str, str]) -> int:
         """Starts the command and watches until nothing of the job lives. Returns the exit code. Raises OSError."""
@@ -106,7 +119,7 @@ class Job:
 
     def _wait(self) -> None:
         self._watch_output()
-        due = (self._start_by, self._kill_at, self._give_up_at, self._abandoned_at, self._tidy_at)
+        due = (self._start_by, self._unreached_at, self._kill_at, self._give_up_at, self._abandoned_at, self._tidy_at)
         self._select(min(*due, self._mpiexec.show_at))
         if self._screen.broken() and not self._end_signal:
             self._signal = signal.SIGPIPE
@@ -131,6 +144,9 @@ class Job:
         if now >= self._start_by:
             self._start_by = _NEVER
             self._on_late_start()
+        if now >= self._unreached_at:
+            self._unreached_at = _NEVER
+            self._on_unreached()
         if now >= self._abandoned_at:
             self._abandoned_at, self._abandoned = _NEVER, True
             if self._workers:
@@ -202,7 +218,27 @@ class Job:
     def _on_loss(self, worker: Worker) -> None:
         self._screen.finish(worker.rank)
         if not worker.reported:
-            self._fail(Failure(worker.rank, worker.host, None))
+            self._fail(Failure(worker.rank, worker.host, None, lost=worker.lost))
+
+    def _on_host(self, message: dict[str, Any]) -> bool:
+        """From another host's agent, or from what could not reach that host; says whether to keep the connection."""
+        if self._arrivals is None or self._end_signal:
+            return self._arrivals is not None and "arrived" in message
+        failed = self._arrivals.note(message)
+        if self._arrivals.any_failed():
+            wait = 0.0 if self._arrivals.complete() else _OTHER_HOSTS
+            self._unreached_at = min(self._unreached_at, time.monotonic() + wait)
+        return failed or "arrived" in message
+
+    def _on_unreached(self) -> None:
+        assert self._arrivals is not None
+        if self._end_signal:
+            return
+        self._mpiexec.forget_words()
+        for line in self._arrivals.lines():
+            self._screen.note(line)
+        self._late = True
+        self._end(signal.SIGTERM)
 
     def _on_late_start(self) -> None:
         arrived = self._workers.arrived
@@ -215,6 +251,8 @@ class Job:
             f"{len(arrived)} of {self._ranks} ranks arrived within {self._limits.start:g} s, "
             f"missing: rank{'s' if len(missing) > 1 else ''} {names}; --start-timeout gives them more time"
         )
+        for line in self._arrivals.lines() if self._arrivals is not None else ():
+            self._screen.note(line)
         self._late = True
         self._end(signal.SIGTERM)
 

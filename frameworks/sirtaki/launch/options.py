@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from sirtaki.launch import config_file, tuning
+from sirtaki.launch.spec import LOST_AFTER
+
+_LONGEST = 1e6  # seconds
 
 _EPILOG = """\
 Everything after the options is the program and its arguments, which reach each rank byte for byte. The ranks read
@@ -123,6 +126,8 @@ def _add_main(parser: _Parser) -> None:
     words = "seconds until all ranks must have started (SIRTAKI_START_TIMEOUT, else 30)"
     add(parser, "--start-timeout", type=_positive, metavar="S", help=words)
     add(parser, "--config-file", metavar="FILE", help="YAML file with tuning options; flags given here win")
+    words = "print what would be started where, and by which commands; start nothing"
+    add(parser, "--dry-run", action=switch, help=words)
     words = "also write DIR/rank.N/stdout and stderr, on the rank's host"
     add(parser, "--output-filename", metavar="DIR", help=words)
 
@@ -132,10 +137,12 @@ def _add_hosts(parser: _Parser) -> None:
     where = parser.add_argument_group("hosts (without them all ranks run here, as many as you ask for)")
     which = where.add_mutually_exclusive_group()
     add(which, "-H", "--hosts", metavar="h1:n,h2:n", help="hosts and their slots")
-    add(which, "-hostfile", "--hostfile", metavar="FILE", help="file with lines 'host slots=n'")
+    add(which, "-hostfile", "--hostfile", metavar="FILE", help="file with lines 'host slots=n', 'host:n' or 'host'")
     add(which, "--host-discovery-script", metavar="SCRIPT", help=argparse.SUPPRESS)
     add(where, "-p", "--ssh-port", type=_positive, metavar="N", help="port of sshd on the hosts")
     add(where, "-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
+    words = "in place of ssh: a command that gets a host and a command for its shell (SIRTAKI_LAUNCH_AGENT)"
+    add(where, "--launch-agent", metavar="WORDS", help=words)
     names = ("--network-interfaces", "--network-interface")
     add(where, *names, dest="nics", action=_Interfaces, metavar="a,b", help="network interfaces to use between hosts")
 
@@ -159,12 +166,24 @@ def start_timeout(options: argparse.Namespace) -> float:
     if options.start_timeout is not None:
         return float(options.start_timeout)
     for name in ("SIRTAKI_START_TIMEOUT", "HOROVOD_START_TIMEOUT"):
-        if text := os.environ.get(name):
-            try:
-                seconds = float(text)
-            except ValueError:
-                seconds = -1.0
-            if seconds <= 0:
-                raise ValueError(f"{name}={text!r} is not a positive number of seconds")
-            return seconds
+        if os.environ.get(name):
+            return _seconds(name, or_never=False)
     return 30.0
+
+
+def lost_after() -> float:
+    """Seconds without a sign of life until another host is lost, 0 for never. Raises ValueError."""
+    name = "SIRTAKI_LOST_HOST_SECONDS"
+    return _seconds(name, or_never=True) if os.environ.get(name) else LOST_AFTER
+
+
+def _seconds(name: str, or_never: bool) -> float:
+    text = os.environ[name]
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < _LONGEST or (seconds == 0 and not or_never):
+        kind = "number of seconds, or 0 for never" if or_never else "positive number of seconds"
+        raise ValueError(f"{name}={text!r} is not a {kind}")
+    return seconds

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 from typing import NoReturn
 
-from . import processes
+from . import channel, processes
 from .spec import Spec, program_environment
 
 _WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
@@ -61,7 +60,7 @@ def _become(spec: Spec, parent: int, ends: tuple[int, int], environ: dict[bytes,
 
 
 def _say(spec: Spec, error: OSError | ValueError) -> None:
-    what = f"cannot start {os.fsdecode(spec.command[0])!r} on {socket.gethostname()}"
+    what = f"cannot start {os.fsdecode(spec.command[0])!r} on {channel.own_host_name()}"
     if getattr(error, "filename", None) == spec.cwd:
         what += f" in directory {os.fsdecode(spec.cwd)!r}"
     words = getattr(error, "strerror", None) or str(error)

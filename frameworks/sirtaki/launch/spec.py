@@ -1,8 +1,9 @@
 """What a worker must know to run its rank: written by the launcher, read beside each rank.
 
 All text that belongs to the user (command, environment, directories) is bytes, so that nothing is lost on the way.
-For workers on this host it travels in a file that only this user can read, for others in environment variables, never
-on a command line: those can be read by everyone.
+For workers on this host it lies in a file that only this user can read; to other hosts it travels through ssh and lies
+in memory of the agent there (agent.py). Where somebody else starts the ranks, as Slurm does, it travels in environment
+variables. It is never on a command line: those can be read by everyone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Mapping, MutableMapping
 
 VARIABLE = "SIRTAKI_LAUNCH_SPEC"
 BY_ENVIRONMENT = "-"  # in place of the file's name
+LOST_AFTER = 30.0  # seconds
 _PIECE = 100_000  # bytes: Linux limits one environment variable to 128 KiB
 
 # An mpiexec tells each rank who it is by variables with these names, and a scheduler gives it its devices; for these
@@ -20,6 +22,7 @@ _PIECE = 100_000  # bytes: Linux limits one environment variable to 128 KiB
 RANK_PREFIXES = (
     *(b"PMI_", b"PMIX_", b"OMPI_", b"PRTE_", b"ORTE_", b"HYDI_", b"MPI_LOCAL", b"MPIR_CVAR_CH3_INTERFACE_HOSTNAME"),
     *(b"SLURM_", b"PALS_", b"FLUX_", b"CUDA_VISIBLE_DEVICES", b"ROCR_VISIBLE_DEVICES", b"ZE_AFFINITY_MASK"),
+    *(b"SIRTAKI_HOSTNAME", b"HOROVOD_HOSTNAME"),  # set by the host itself
     *(b"GPU_DEVICE_ORDINAL", b"IPATH_NO_BACKTRACE", b"HFI_NO_BACKTRACE"),
 )
 _RANK = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
@@ -30,9 +33,10 @@ class Spec:
     """One job, as its workers see it.
 
     size: ranks. command, environ, cwd: of the user's program. directory: the job's private one on the launcher's host
-    ("" elsewhere), with the socket in it. addresses, port, token: how to reach the launcher by TCP. output: a directory
-    for files of each rank's output, or b"". threads: variables that get the number of cores for each local rank.
-    grace: seconds from the request to end until SIGKILL.
+    ("" elsewhere), with the socket in it. endpoints, token: how to reach the launcher by TCP, as (address, port).
+    output: a directory for files of each rank's output, or b"". threads: variables that get the number of cores for
+    each local rank. grace: seconds from the request to end until SIGKILL. lost_after: seconds without a sign of life
+    until the launcher's host counts as lost, 0 for never.
     """
 
     def __init__(self, *, size: int, command: list[bytes], environ: dict[bytes, bytes], cwd: bytes) -> None:
@@ -41,12 +45,12 @@ class Spec:
         self.environ = environ
         self.cwd = cwd
         self.directory = ""
-        self.addresses: list[str] = []
-        self.port = 0
+        self.endpoints: list[tuple[str, int]] = []
         self.token = b""
         self.output = b""
         self.threads: list[str] = []
         self.grace = 2.5
+        self.lost_after = LOST_AFTER
 
     def socket_path(self) -> str:
         return os.path.join(self.directory, "socket")
@@ -87,16 +91,17 @@ def write_to_environment(spec: Spec, environ: MutableMapping[str, str]) -> list[
 
 
 def read(argument: str) -> Spec:
-    """The spec in the file of that name, or, for `BY_ENVIRONMENT`, in this process's environment."""
-    if argument != BY_ENVIRONMENT:
-        with open(argument, "rb") as file:
+    """The spec in the file of that name, or, for `BY_ENVIRONMENT`, where this process's environment says."""
+    text = os.environ.get(VARIABLE, "")
+    if argument == BY_ENVIRONMENT and not text:
+        raise KeyError(f"{VARIABLE} did not arrive: this mpiexec does not pass the environment on")
+    file_name = text if argument == BY_ENVIRONMENT else argument
+    if file_name.startswith("/"):
+        with open(file_name, "rb") as file:
             return Spec.from_bytes(file.read())
     import base64
     import zlib
 
-    if VARIABLE not in os.environ:
-        raise KeyError(f"{VARIABLE} did not arrive: this mpiexec does not pass the environment on")
-    text = os.environ[VARIABLE]
     number = 1
     while piece := os.environ.get(f"{VARIABLE}_{number}"):
         text += piece

@@ -54,7 +54,7 @@ class Supervisor:
         self._selector.register(connection, selectors.EVENT_READ, self._on_connection)
         wake = self._watch_signals()
         self._selector.register(wake, selectors.EVENT_READ, self._on_signal)
-        self._send(channel.HELLO, {"rank": self._rank, "host": socket.gethostname(), "pid": os.getpid()})
+        self._send(channel.HELLO, {"rank": self._rank, "host": channel.own_host_name(), "pid": os.getpid()})
         self._start_program()
         while not self._finished():
             self._wait()

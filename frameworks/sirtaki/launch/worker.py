@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import sys
 from typing import NoReturn
 
@@ -30,7 +29,7 @@ def main(argument: str) -> NoReturn:
         spec = specs.read(argument)
         rank = specs.rank_from(os.environ)
     except (OSError, KeyError, ValueError) as error:
-        _say(f"cannot start a rank on {socket.gethostname()}: {error}")
+        _say(f"cannot start a rank on {channel.own_host_name()}: {error}")
         sys.exit(_CANNOT_START)
     processes.become_subreaper()
     signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED | {signal.SIGCHLD})
@@ -67,10 +66,10 @@ def _inner(outer: int, spec: specs.Spec, rank: int, inherited: list[int]) -> int
         if spec.directory:
             connection = channel.connect_local(spec.socket_path())
         else:
-            connection = channel.connect_remote(spec.addresses, spec.port, spec.token)
+            connection = channel.connect_remote(spec.endpoints, spec.token, spec.lost_after)
         return Supervisor(spec, rank, connection, inherited).run()
     except OSError as error:
-        _say(f"rank {rank} on {socket.gethostname()} did not start: {error}")
+        _say(f"rank {rank} on {channel.own_host_name()} did not start: {error}")
     except BaseException:
         sys.excepthook(*sys.exc_info())
     processes.kill_descendants(os.getpid(), processes.reap_orphans)

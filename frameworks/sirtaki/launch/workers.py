@@ -1,7 +1,6 @@
 """The launcher's connections to the workers of its job: who has arrived, what they send, what they are told."""
 
 import contextlib
-import hmac
 import json
 import secrets
 import selectors
@@ -12,10 +11,14 @@ from typing import Any
 from sirtaki.launch import channel
 
 _READ_BYTES = 1 << 16
+_MOST_STRANGERS = 64  # connections beyond the job's own that have proven nothing yet; the oldest of more is closed
 
 
 class Worker:
-    """One connection. rank: -1 until it has said who it is. reported: whether it has told how its program ended."""
+    """One connection. rank: -1 until it has said who it is, and for what starts the ranks of another host.
+
+    reported: whether it has told how its program ended. lost: why the connection ended, if by an error.
+    """
 
     def __init__(self, connection: socket.socket, nonce: bytes | None) -> None:
         self.connection = connection
@@ -25,13 +28,15 @@ class Worker:
         self.rank = -1
         self.host = ""
         self.reported = False
+        self.lost = ""
 
 
 class Workers:
     """All connections of a job, in the selector of whoever runs it.
 
     listeners: sockets that workers connect to; those that come by TCP must hold the token.
-    on_output(rank, OUT or ERR, bytes), on_arrival(worker), on_exit(worker, message), on_loss(worker): what is called.
+    on_output(rank, OUT or ERR, bytes), on_arrival(worker), on_exit(worker, message), on_loss(worker), on_host(message):
+    what is called; on_host says whether the connection is kept. lost_after: seconds without a sign of life.
     """
 
     def __init__(
@@ -44,22 +49,28 @@ class Workers:
         on_arrival: Callable[[Worker], None],
         on_exit: Callable[[Worker, dict[str, Any]], None],
         on_loss: Callable[[Worker], None],
+        on_host: Callable[[dict[str, Any]], bool] = lambda message: False,
+        ranks: int = 1,
+        lost_after: float = 0,
     ) -> None:
         self.arrived: set[int] = set()  # ranks, also of those that have left again
         self._selector = selector
         self._token = token
+        self._ranks = ranks
         self._on_output = on_output
         self._on_arrival = on_arrival
         self._on_exit = on_exit
         self._on_loss = on_loss
+        self._on_host = on_host
+        self._lost_after = lost_after
         self._connected: dict[socket.socket, Worker] = {}
         for listener in listeners:
             listener.setblocking(False)
             selector.register(listener, selectors.EVENT_READ, self._accept)
 
     def __bool__(self) -> bool:
-        """Whether any is connected."""
-        return bool(self._connected)
+        """Whether any is connected; who has not proven that he belongs to the job does not count."""
+        return any(worker.nonce is None for worker in self._connected.values())
 
     def tell(self, worker: Worker, number: int) -> None:
         """Has the worker end its program with this signal."""
@@ -82,15 +93,22 @@ class Workers:
     def _accept(self, listener: socket.socket, events: int) -> None:
         try:
             connection, _ = listener.accept()
+            connection.setblocking(False)
+            nonce = None
+            if listener.family != socket.AF_UNIX:
+                nonce = secrets.token_bytes(channel.NONCE_BYTES)
+                connection.send(nonce)
+                channel.notice_loss(connection, self._lost_after)
         except OSError:
             return
-        connection.setblocking(False)
-        nonce = None
-        if listener.family != socket.AF_UNIX:
-            nonce = secrets.token_bytes(channel.NONCE_BYTES)
-            connection.send(nonce)
+        self._limit_strangers()
         self._connected[connection] = Worker(connection, nonce)
         self._selector.register(connection, selectors.EVENT_READ, self._receive)
+
+    def _limit_strangers(self) -> None:
+        strangers = [worker for worker in self._connected.values() if worker.nonce is not None]
+        if len(strangers) > self._ranks + _MOST_STRANGERS:
+            self._lose(strangers[0])
 
     def _receive(self, connection: socket.socket, events: int) -> None:
         worker = self._connected[connection]
@@ -99,12 +117,12 @@ class Workers:
             alive = bool(data)
         except BlockingIOError:
             return
-        except OSError:
-            alive, data = False, b""
+        except OSError as error:
+            alive, data, worker.lost = False, b"", error.strerror or str(error)
         try:
             for kind, payload in worker.frames.feed(self._proven(worker, data)):
                 self._on_frame(worker, kind, payload)
-        except ValueError:  # a stranger, or one that speaks otherwise
+        except (ValueError, KeyError, TypeError):  # a stranger, or one that speaks otherwise
             alive = False
         if not alive:
             self._lose(worker)
@@ -114,12 +132,11 @@ class Workers:
         if worker.nonce is None:
             return data
         worker.answer += data
-        if len(worker.answer) < channel.PROOF_BYTES:
+        if len(worker.answer) < channel.ANSWER_BYTES:
             return b""
-        answer, rest = worker.answer[: channel.PROOF_BYTES], worker.answer[channel.PROOF_BYTES :]
-        if not hmac.compare_digest(answer, channel.proof(self._token, worker.nonce)):
-            raise ValueError("not a worker of this job")
-        worker.nonce = None
+        answer, rest = worker.answer[: channel.ANSWER_BYTES], worker.answer[channel.ANSWER_BYTES :]
+        worker.connection.send(channel.proof_for(self._token, worker.nonce, answer))
+        worker.nonce, worker.answer = None, b""
         return rest
 
     def _on_frame(self, worker: Worker, kind: int, payload: bytes) -> None:
@@ -133,6 +150,10 @@ class Workers:
         elif kind == channel.EXIT:
             worker.reported = True
             self._on_exit(worker, json.loads(payload))
+        elif kind == channel.HOST:
+            worker.reported = True  # it runs no rank
+            if not self._on_host(json.loads(payload)):
+                raise ValueError("not wanted any more")
 
     def _lose(self, worker: Worker) -> None:
         with contextlib.suppress(KeyError):

@@ -1,0 +1,139 @@
+"""Which of this host's addresses the others are told: the one by which this host reaches them."""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import socket
+import subprocess
+from collections.abc import Collection, Sequence
+
+_DISCARD_PORT = 9  # nothing is sent: a connected UDP socket only asks the kernel for the route
+
+
+def own_name() -> str:
+    """The name under which an mpiexec knows that it runs on this host."""
+    return socket.gethostname()
+
+
+@functools.cache
+def own_names() -> frozenset[str]:
+    """Names under which the user may mean this host."""
+    name = socket.gethostname()
+    return frozenset({"localhost", name, name.partition(".")[0], socket.getfqdn()})
+
+
+def is_own(name: str) -> bool:
+    """Whether the host of that name or address is this one, so that no ssh is needed."""
+    if name in own_names():
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return address.is_loopback or str(address) in {a for found in _by_interface().values() for a in found}
+
+
+def refuse_loopback(name: str, among: Collection[str]) -> None:
+    """Raises ValueError when other hosts would take the name for themselves."""
+    if not _is_loopback(name):
+        return
+    try:
+        better = next((address for other in among if not is_own(other) and (address := _by_route(other))), own_name())
+    except ValueError:
+        better = own_name()
+    raise ValueError(
+        f"host {name} means itself on every host; among other hosts name this one as they know it, for example {better}"
+    )
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name.partition(".")[0] in ("localhost", "ip6-localhost", "localhost6")
+
+
+def toward(names: Collection[str], interfaces: Sequence[str] = ()) -> list[str]:
+    """This host's addresses for connections from those hosts; of the interfaces, when there are some.
+
+    names: without this host's own. Raises ValueError for an interface that is not there and for a name that leads back
+    to this host.
+    """
+    if interfaces:
+        return _of_interfaces(interfaces)
+    found = dict.fromkeys(address for name in names if (address := _by_route(name)))
+    return list(found) or _outside()
+
+
+def ipv4_beside(address: str) -> str | None:
+    """An IPv4 address of the interface that has this address: for MPICH's mpiexec, which knows no other kind."""
+    if ":" not in address:
+        return address
+    for addresses in _by_interface().values():
+        if address in addresses:
+            return next((other for other in addresses if ":" not in other), None)
+    return None
+
+
+def _by_route(name: str) -> str | None:
+    """None for a name that only ssh knows."""
+    target = _resolved(name) or _resolved(_known_to_ssh(name))
+    if not target:
+        return None
+    family, address = target
+    if ipaddress.ip_address(address[0].partition("%")[0]).is_loopback:
+        raise ValueError(
+            f"host {name} is {address[0]} here, a loopback address, which no other host can reach: correct its line in "
+            f"/etc/hosts (or DNS), or give the host's address in place of its name"
+        )
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address[0], _DISCARD_PORT, *address[2:]))
+        except OSError as error:
+            raise ValueError(f"host {name} ({address[0]}): no network leads there: {error.strerror}") from None
+        return str(probe.getsockname()[0])
+
+
+def _resolved(name: str) -> tuple[int, tuple[str, int]] | None:
+    try:
+        found = socket.getaddrinfo(name.rpartition("@")[2], None, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError):
+        return None
+    return next(((family, address) for family, _, _, _, address in found), None)  # type: ignore[return-value]
+
+
+def _known_to_ssh(name: str) -> str:
+    """What an alias of the user's ssh configuration stands for."""
+    try:
+        done = subprocess.run(["ssh", "-G", name], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return name
+    words = dict(line.partition(" ")[::2] for line in done.stdout.splitlines())
+    return words.get("hostname", name)
+
+
+def _of_interfaces(interfaces: Sequence[str]) -> list[str]:
+    present = _by_interface()
+    for name in interfaces:
+        if name not in present:
+            raise ValueError(f"--network-interfaces {name}: not on this host, which has {', '.join(sorted(present))}")
+    found = [address for name in interfaces for address in present[name]]
+    return [address for address in found if ":" not in address] or found
+
+
+def _outside() -> list[str]:
+    every = [address for addresses in _by_interface().values() for address in addresses]
+    outside = [address for address in every if not ipaddress.ip_address(address).is_loopback]
+    return [address for address in outside if ":" not in address] or outside or ["127.0.0.1"]
+
+
+def _by_interface() -> dict[str, list[str]]:
+    """The addresses of each interface; those of IPv6 that need a zone are of no use to another host."""
+    import psutil
+
+    families = (socket.AF_INET, socket.AF_INET6)
+    return {
+        name: [a.address for a in found if a.family in families and "%" not in a.address]
+        for name, found in psutil.net_if_addrs().items()
+    }

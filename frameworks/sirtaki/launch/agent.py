@@ -1,0 +1,143 @@
+"""One a host other than the launcher's: runs what the MPI's mpiexec wants to run there, and ends it with the job.
+
+It is told what to run through its stdin, which ssh encrypts: command lines and environments can be seen by others. The
+job's spec stays in this process's memory, where the workers below it find it. When stdin ends or the launcher is gone,
+nothing that it started stays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+
+from . import channel, processes
+from .spec import VARIABLE, Spec
+
+_HEADER = struct.Struct(">II")
+_LONGEST = 1 << 28
+_TO_LEAVE = 1.5  # seconds that workers have beyond their own grace
+_ENDED_BY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_FAILED = 1
+_NEVER = float("inf")
+
+
+def order(host: str, command: str, spec: bytes) -> bytes:
+    """What the agent of that host reads: the shell command to run, and the spec of the job."""
+    words = json.dumps({"host": host, "command": command}).encode()
+    return _HEADER.pack(len(words), len(spec)) + words + spec
+
+
+def main(arguments: list[str]) -> int:
+    """Returns the exit code of what it ran. With --check, only tells that it could."""
+    if arguments == ["--check"]:
+        print(f"ranks can be started on {channel.own_host_name()}: Python {sys.version.split()[0]}, {__file__}")
+        return 0
+    try:
+        words, data = _read_order()
+        spec = Spec.from_bytes(data)
+        connection = channel.connect_remote(spec.endpoints, spec.token, spec.lost_after)
+    except (OSError, ValueError, KeyError) as error:
+        sys.stderr.write(f"sirtakirun: cannot start ranks on {channel.own_host_name()}: {error}\n")
+        return _FAILED
+    return _Agent(words["host"], connection, spec).run(words["command"], data)
+
+
+def _read_order() -> tuple[dict[str, str], bytes]:
+    first, second = _HEADER.unpack(_exactly(_HEADER.size))
+    if max(first, second) > _LONGEST:
+        raise ValueError(
+            "what came on stdin is no order of sirtakirun: does a shell's start-up file read or write there?"
+        )
+    words = json.loads(_exactly(first))
+    return words, _exactly(second)
+
+
+def _exactly(count: int) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        piece = os.read(0, min(count - len(data), 1 << 16))
+        if not piece:
+            raise ValueError("stdin ended too early; ssh, or what is used in its place, must pass it on")
+        data += piece
+    return bytes(data)
+
+
+class _Agent:
+    def __init__(self, host: str, connection: socket.socket, spec: Spec) -> None:
+        self._connection = connection
+        self._spec = spec
+        self._selector = selectors.PollSelector()
+        self._incoming = channel.Frames()
+        self._kill_at = _NEVER
+        connection.sendall(channel.frame(channel.HOST, json.dumps({"host": host, "arrived": True}).encode()))
+
+    def run(self, command: str, data: bytes) -> int:
+        processes.become_subreaper()
+        wake = _watch_signals()
+        memory = os.memfd_create("sirtaki", os.MFD_CLOEXEC)
+        os.write(memory, data)
+        environ = _environment(self._spec, f"/proc/{os.getpid()}/fd/{memory}")
+        child = subprocess.Popen(
+            ["/bin/sh", "-c", command], env=environ, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        self._selector.register(0, selectors.EVENT_READ, self._on_stdin)
+        self._selector.register(self._connection, selectors.EVENT_READ, self._on_launcher)
+        self._selector.register(wake, selectors.EVENT_READ, self._on_signal)
+        while child.poll() is None and time.monotonic() < self._kill_at:
+            timeout = None if self._kill_at == _NEVER else max(0.0, self._kill_at - time.monotonic())
+            for key, _ in self._selector.select(timeout):
+                key.data(key.fileobj)
+        processes.kill_descendants(os.getpid(), child.poll)
+        processes.reap_orphans()
+        code = child.returncode if child.returncode is not None else -signal.SIGKILL
+        return code if code >= 0 else 128 - code
+
+    def _end(self, seconds: float) -> None:
+        """The workers have noticed by themselves, and end their programs; what stays longer is killed."""
+        self._kill_at = min(self._kill_at, time.monotonic() + seconds)
+
+    def _on_stdin(self, descriptor: int) -> None:
+        if not os.read(descriptor, 4096):
+            self._selector.unregister(descriptor)
+            self._end(self._spec.grace + _TO_LEAVE)
+
+    def _on_launcher(self, connection: socket.socket) -> None:
+        try:
+            data = connection.recv(4096)
+        except OSError:
+            data = b""
+        if not data:
+            self._selector.unregister(connection)
+            self._end(self._spec.grace + _TO_LEAVE)
+        for kind, payload in self._incoming.feed(data):
+            if kind == channel.END and payload == bytes([signal.SIGKILL]):
+                self._end(0)
+            elif kind == channel.END:
+                self._end(self._spec.grace + _TO_LEAVE)
+
+    def _on_signal(self, wake: socket.socket) -> None:
+        if any(number in _ENDED_BY for number in wake.recv(1024)):
+            self._end(0)
+
+
+def _watch_signals() -> socket.socket:
+    receive, send = socket.socketpair()
+    send.setblocking(False)
+    for number in (*_ENDED_BY, signal.SIGCHLD):
+        signal.signal(number, lambda number, frame: None)
+    signal.set_wakeup_fd(send.detach(), warn_on_full_buffer=False)
+    return receive
+
+
+def _environment(spec: Spec, place: str) -> Mapping[bytes, bytes]:
+    """What ssh's shell gives, and what finds the MPI's own programs and libraries as on the launcher's host."""
+    found = {name: spec.environ[name] for name in (b"PATH", b"LD_LIBRARY_PATH") if name in spec.environ}
+    return {**os.environb, **found, VARIABLE.encode(): place.encode()}

@@ -1,0 +1,41 @@
+"""`sirtakirun --dry-run`: what would be started where, and by which commands; nothing is."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from sirtaki.launch import addresses, spec
+from sirtaki.launch.front import Request
+from sirtaki.launch.hosts import Host, filled
+
+
+def plan(request: Request, job_spec: spec.Spec, command: Sequence[str]) -> str:
+    """The text. The names of variables stand in it, never their values."""
+    lines = [f"{request.ranks} rank{'s' if request.ranks > 1 else ''} of: {_joined(job_spec.command)}"]
+    lines.append(f"in directory: {job_spec.cwd.decode(errors='backslashreplace')}")
+    first = 0
+    for host in filled(request.hosts, request.ranks) or [Host(addresses.own_name(), request.ranks)]:
+        last = first + host.slots - 1
+        ranks = f"rank {first}" if first == last else f"ranks {first}-{last}"
+        lines.append(f"host {host.name}: {ranks}{_how(request, host)}")
+        first = last + 1
+    if job_spec.endpoints:
+        listed = ", ".join(f"{address} port {port}" for address, port in job_spec.endpoints)
+        lines.append(f"other hosts connect to: {listed}")
+    lines.append(f"starter: {shlex.join(command)}")
+    names = sorted(name.decode(errors="backslashreplace") for name in job_spec.environ)
+    lines.append(f"environment of each rank: {' '.join(names)}")
+    per_rank = [*job_spec.threads, "SIRTAKI_SIZE"]
+    lines.append(f"set for each host or rank: {' '.join(per_rank)}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _how(request: Request, host: Host) -> str:
+    if request.remote is None or host.name not in request.remote.others():
+        return ""
+    return f"\n  started by: {shlex.join(request.remote.shell.command(host.name))}"
+
+
+def _joined(words: Sequence[bytes]) -> str:
+    return shlex.join(word.decode(errors="backslashreplace") for word in words)

@@ -1,0 +1,97 @@
+"""What the MPI's mpiexec runs in place of ssh, once for each other host: starts our agent there by the real ssh.
+
+Written by `remote.py`, in the job's private directory, are how each host is reached and what its agent is told. Why a
+host was not reached is reported to the launcher, which asks for no more of mpiexec then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from typing import NoReturn
+
+from . import agent, channel, processes
+
+_KEPT_WORDS = 4000  # bytes of what ssh said, the last
+
+
+def main(directory: str, arguments: Sequence[str]) -> int:
+    """arguments: options of ssh, which are ours to choose, the host, and the command for its shell."""
+    words = list(arguments)
+    while words and words[0].startswith("-"):
+        del words[0]
+    with open(os.path.join(directory, "remote"), "rb") as file:
+        plan = json.load(file)
+    host, command = words[0], " ".join(words[1:])
+    with open(os.path.join(directory, "remote-spec"), "rb") as file:
+        told = agent.order(host, command, file.read())
+    environ = {name.encode("latin-1"): value.encode("latin-1") for name, value in plan["environ"]}
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        code, said = _run(plan["hosts"][host], environ, told)
+    except OSError as error:
+        code, said = 127, str(error).encode()
+    except SystemExit:
+        _remove_without_launcher(directory)
+        raise
+    if code:
+        _report(directory, {"host": host, "code": code, "words": said.decode(errors="replace")})
+    return code
+
+
+def _run(command: Sequence[str], environ: dict[bytes, bytes], told: bytes) -> tuple[int, bytes]:
+    parent = os.getpid()
+    process = subprocess.Popen(
+        command,
+        env=environ,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: processes.die_with_parent(signal.SIGTERM, parent),
+    )
+    assert process.stdin is not None
+    said = bytearray()
+    reader = threading.Thread(target=_copy_stderr, args=(process, said), daemon=True)
+    reader.start()
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(told)
+        process.stdin.flush()
+    code = process.wait()  # stdin stays open until then: its end tells the agent that the job is over
+    reader.join(1)
+    return (code if code >= 0 else 128 - code), bytes(said)
+
+
+def _copy_stderr(process: subprocess.Popen[bytes], said: bytearray) -> None:
+    assert process.stderr is not None
+    while data := os.read(process.stderr.fileno(), 4096):
+        said += data
+        del said[:-_KEPT_WORDS]
+        os.write(sys.stderr.fileno(), data)
+
+
+def _leave(number: int, frame: object) -> NoReturn:
+    sys.exit(128 + number)
+
+
+def _remove_without_launcher(directory: str) -> None:
+    """After kill -9 of the launcher nobody else on this host may be left who could."""
+    try:
+        channel.connect_local(os.path.join(directory, "socket")).close()
+    except ConnectionRefusedError:
+        shutil.rmtree(directory, ignore_errors=True)
+    except OSError:  # it is gone already
+        return
+
+
+def _report(directory: str, message: dict[str, object]) -> None:
+    """Tells the launcher, which ends the job, or closes at once when the host had been reached."""
+    with contextlib.suppress(OSError):
+        connection = channel.connect_local(os.path.join(directory, "socket"))
+        connection.sendall(channel.frame(channel.HOST, json.dumps(message).encode()))
+        connection.recv(1)  # until then mpiexec believes that this host is under way

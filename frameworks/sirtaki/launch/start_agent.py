@@ -1,0 +1,10 @@
+"""Started by ssh, or by the site's own launch agent, on each host other than the launcher's; see agent.py."""
+
+import os
+import sys
+
+if __name__ == "__main__":
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    from launch.agent import main
+
+    sys.exit(main(sys.argv[1:]))
