@@ -39,6 +39,9 @@ ControlLine::ControlLine(Transport& transport, std::vector<int> names)
     : transport_(transport), names_(std::move(names)), peers_(names_.size()) {}
 
 void ControlLine::send(int to, Bytes bytes) {
+  if (bytes.size() > kLongestMessage - kSealBytes) {
+    throw Error(ErrorKind::kAborted, "a control message of " + std::to_string(bytes.size()) + " bytes is too long");
+  }
   Seal seal{++peers_[static_cast<std::size_t>(to)].sent, 0};
   seal.checksum = checksum(bytes, seal.number);
   const auto sealed = std::bit_cast<std::array<std::byte, kSealBytes>>(seal);

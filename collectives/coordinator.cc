@@ -36,21 +36,29 @@ Coordinator::Coordinator(std::vector<int> global_ranks, const Settings& settings
       joined_(size()),
       left_(size()),
       seen_(size()),
-      planned_(size()) {}
+      standing_(size()) {}
 
 void Coordinator::hear(int from, Announcement announcement, Clock::time_point now) {
   const auto rank = static_cast<std::size_t>(from);
   seen_[rank] = std::max(seen_[rank], announcement.seen);
   if (announcement.stacks.has_value()) stacks_[from] = *announcement.stacks;
   if (!announcement.failure.empty() && abort_cause_.empty()) abort_cause_ = announcement.failure;
-  if (announcement.planned.has_value()) {
-    Planned& planned = planned_[rank];
-    if (!planned.waits.empty()) --planned_count_;
-    planned = {now, std::move(*announcement.planned)};
-    if (!planned.waits.empty()) ++planned_count_;
-  }
+  if (announcement.standing.has_value()) note_standing(from, *announcement.standing, now);
+  if (announcement.asks) show_life();
   for (const Vote& vote : announcement.votes) count(from, vote, now);
   if (announcement.leaving) leave(from);
+}
+
+void Coordinator::note_standing(int from, const std::vector<StandingWait>& waits, Clock::time_point now) {
+  std::map<std::string, Standing>& before = standing_[static_cast<std::size_t>(from)];
+  standing_count_ -= before.size();
+  std::map<std::string, Standing> after;
+  for (const StandingWait& wait : waits) {
+    const auto known = before.find(wait.title);
+    after[wait.title] = {known == before.end() ? now : known->second.since, wait.site};
+  }
+  before = std::move(after);
+  standing_count_ += before.size();
 }
 
 void Coordinator::count(int from, const Vote& vote, Clock::time_point now) {
@@ -148,6 +156,7 @@ Verdict Coordinator::decide(bool planes_busy, std::int64_t fusion_threshold, boo
   verdict.refusals = std::exchange(refusals_, {});
   verdict.asked = std::exchange(asked_, {});
   verdict.abort_cause = abort_cause_;
+  verdict.alive = std::exchange(shows_life_, false);
   if (!ready_.empty() && !planes_busy) {
     std::vector<const Request*> requests;
     for (const Ready& ready : ready_) requests.push_back(&ready.agreement.request);
@@ -250,21 +259,21 @@ std::vector<Waiting> Coordinator::waiting() const {
     waiting.title = title_of(key);
     result.push_back(std::move(waiting));
   }
-  add_planned(result);
+  add_standing(result);
   return result;
 }
 
-void Coordinator::add_planned(std::vector<Waiting>& result) const {
-  if (planned_count_ == 0) return;
+void Coordinator::add_standing(std::vector<Waiting>& result) const {
+  if (standing_count_ == 0) return;
   std::map<std::string, Waiting> by_title;
   for (std::size_t rank = 0; rank < size(); ++rank) {
-    for (const PlannedWait& wait : planned_[rank].waits) {
-      const auto [position, is_new] = by_title.try_emplace(wait.title);
+    for (const auto& [name, standing] : standing_[rank]) {
+      const auto [position, is_new] = by_title.try_emplace(name);
       Waiting& waiting = position->second;
-      if (is_new) waiting = {wait.title, Verb::kAllreduce, planned_[rank].since, {}, {}, {}};
-      waiting.since = std::min(waiting.since, planned_[rank].since);
+      if (is_new) waiting = {name, Verb::kAllreduce, standing.since, {}, {}, {}};
+      waiting.since = std::min(waiting.since, standing.since);
       waiting.present.push_back(static_cast<int>(rank));
-      waiting.sites.push_back(wait.site);
+      waiting.sites.push_back(standing.site);
     }
   }
   for (auto& [title, waiting] : by_title) {

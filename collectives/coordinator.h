@@ -42,6 +42,9 @@ class Coordinator {
   Verdict decide(bool planes_busy, std::int64_t fusion_threshold, bool may_plan = false);
 
   void abort(const std::string& cause) { abort_cause_ = cause; }
+  bool aborts() const { return !abort_cause_.empty(); }
+  // The next verdict goes out even if it says nothing else.
+  void show_life() { shows_life_ = true; }
   void ask_for_stacks(const std::vector<int>& ranks);
   // Stacks that arrived since, by rank within the group; empty text while there is no answer.
   const std::map<int, std::string>& stacks() const { return stacks_; }
@@ -52,7 +55,7 @@ class Coordinator {
   void plan_ended(std::uint64_t steps) { cycles_.left_after(steps); }
 
   std::vector<Waiting> waiting() const;
-  bool has_pending() const { return !pending_.empty() || !ready_.empty() || planned_count_ > 0; }
+  bool has_pending() const { return !pending_.empty() || !ready_.empty() || standing_count_ > 0; }
   bool has_left(int rank) const { return left_[static_cast<std::size_t>(rank)]; }
 
  private:
@@ -75,13 +78,14 @@ class Coordinator {
   void count(int from, const Vote& vote, Clock::time_point now);
   void join(int from);
   void leave(int from);
+  void note_standing(int from, const std::vector<StandingWait>& waits, Clock::time_point now);
   void settle(std::map<Key, Entry>::iterator entry);
   std::string reason_to_refuse(const Key& key, const Entry& entry) const;
   void refuse(const Key& key, const std::string& message);
   Item make_item(Ready& ready, Verdict& verdict);
   void watch_cycles(const Entry& entry, std::uint64_t sequence, const Item& item);
   void lock_plan(Verdict& verdict, std::int64_t fusion_threshold);
-  void add_planned(std::vector<Waiting>& waiting) const;
+  void add_standing(std::vector<Waiting>& waiting) const;
   std::vector<int> global(const std::vector<int>& ranks) const;
   std::vector<int> ranks_where(const std::vector<bool>& flags) const;
 
@@ -95,15 +99,16 @@ class Coordinator {
   std::vector<bool> left_;
   std::vector<std::uint64_t> seen_;
   CycleFinder cycles_;
-  struct Planned {
+  struct Standing {
     Clock::time_point since;
-    std::vector<PlannedWait> waits;
+    std::string site;
   };
-  std::vector<Planned> planned_;   // by rank: what it holds of a plan that does not move
-  std::size_t planned_count_ = 0;  // ranks that hold something
+  std::vector<std::map<std::string, Standing>> standing_;  // by rank and title: what does not move there
+  std::size_t standing_count_ = 0;                         // of all ranks
   std::map<int, std::string> stacks_;
   std::vector<std::int64_t> asked_;
   std::string abort_cause_;
+  bool shows_life_ = false;
   std::uint64_t verdicts_ = 0;
   int joined_count_ = 0;
   int left_count_ = 0;

@@ -21,6 +21,8 @@ constexpr std::chrono::seconds kIdleLookWithBells{60};
 // How late a submission that nobody hurries may be seen while others are under way.
 constexpr std::chrono::milliseconds kLongestNapWithBells{4};
 constexpr std::chrono::seconds kLastResort{5};
+// How often a rank that waits looks after the others.
+constexpr std::chrono::milliseconds kLookAround{250};
 
 // Signals are for the user's threads: a handler of Python's must be able to interrupt the main thread's wait.
 class SignalsBlocked {
@@ -61,6 +63,8 @@ Engine::Engine(EngineOptions options, std::unique_ptr<Transport> world)
     hosts_.push_back(introduction.host_name);
     host_ids.push_back(introduction.host_id);
   }
+  world->set_patience(std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(options_.settings.start_timeout_seconds)));
   topology_ = make_topology(world->rank(), host_ids);
   host_numbers_ = number_hosts(host_ids);
   backoff_ = Backoff(cores_are_free(topology_));
@@ -231,6 +235,7 @@ Engine::Outlook Engine::outlook() const {
 void Engine::rest(Role& role) {
   const Outlook now = outlook();
   if (now.active && backoff_.spin(now.moving_data)) return;
+  if (now.active) look_around();
   Rest how = Rest::kAsleep;
   std::chrono::nanoseconds limit = now.wakes && !now.watching ? kIdleLookWithBells : kIdleLook;
   if (now.active) {
@@ -247,6 +252,15 @@ void Engine::rest(Role& role) {
     role.lock();
   }
   doorbell_.get_up();
+}
+
+// While something is under way and nothing moves.
+void Engine::look_around() {
+  const auto now = Clock::now();
+  if (now < next_look_) return;
+  next_look_ = now + kLookAround;
+  for (auto& [id, group] : groups_) group->look(now);
+  for (auto& group : closing_) group->look(now);
 }
 
 void Engine::take_in_queue() {

@@ -107,6 +107,7 @@ class Engine final : private GroupOwner {
   bool step();
   Outlook outlook() const;
   void rest(Role& role);
+  void look_around();
   bool is_engines_own(std::thread::id thread) const;
   void help(Work& work, std::chrono::nanoseconds patience, bool may_sleep);
   bool help_once(Work& work, bool may_sleep);
@@ -154,6 +155,7 @@ class Engine final : private GroupOwner {
   std::vector<std::unique_ptr<Group>> closing_;  // removed, but a collective still runs
   int next_id_ = 1;
   std::vector<int> free_ids_;
+  std::chrono::steady_clock::time_point next_look_;
   std::vector<int> asking_;  // groups whose coordinator waits for stacks
 
   // Waits for a work by the program's threads. Whoever waits has submitted all it means to for the time being, which

@@ -80,6 +80,7 @@ bool Engine::help_once(Work& work, bool may_sleep) {
   if (step()) return true;
   const Outlook now = outlook();
   if (backoff_.spin(now.moving_data)) return true;
+  look_around();
   if (!may_sleep || !now.wakes) return false;
   const std::uint32_t heard = doorbell_.lie_down(Rest::kHelper);
   Wake wake = Wake::kWoken;

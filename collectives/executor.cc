@@ -100,6 +100,18 @@ bool Executor::progress() {
   return true;
 }
 
+std::vector<StandingWait> Executor::running() const {
+  std::vector<StandingWait> result;
+  if (batches_.empty()) return result;
+  for (const BatchItem& item : batches_.front()) {
+    Request shown;
+    shown.name = item.agreement->request.name;
+    shown.sequence = item.sequence;
+    if (!shown.name.empty()) result.push_back({shown.title(), item.submission ? item.submission->request.site : ""});
+  }
+  return result;
+}
+
 void Executor::look_after_queued() {
   const auto now = std::chrono::steady_clock::now();
   if (now < next_look_) return;

@@ -20,6 +20,7 @@ struct BatchItem {
   std::shared_ptr<const Agreement> agreement;
   int contributors = 0;
   std::optional<Submission> submission;
+  std::uint64_t sequence = 0;  // of the ranks' requests
 };
 using Batch = std::vector<BatchItem>;
 
@@ -32,6 +33,8 @@ class Executor {
 
   void add(Batch batch) { batches_.push_back(std::move(batch)); }
   bool busy() const { return !batches_.empty(); }
+  // What the running batch holds, and where this rank asked for it.
+  std::vector<StandingWait> running() const;
   // Will whoever can bring the running batch forward wake this rank?
   bool wakes() const { return plane_ == nullptr || plane_->wakes(); }
 

@@ -3,12 +3,6 @@
 #include "planner.h"
 
 namespace sirtaki {
-namespace {
-
-constexpr std::chrono::milliseconds kLookInterval{250};
-
-}  // namespace
-
 Group::Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPlanes planes, PlanLane lane,
              GroupOwner& owner, Statistics& statistics)
     : options_(std::move(options)),
@@ -75,8 +69,11 @@ bool Group::progress(bool awaited) {
   bool moved = send_announcement();
   moved |= take_in_messages();
   moved |= follow_plan(awaited);
-  moved |= executor_.progress();
-  moved |= lane_.progress();
+  bool data = executor_.progress();
+  data |= lane_.progress();
+  if (data) ++moves_;
+  if (!reported_.empty()) report_standing(Clock::now());
+  moved |= data;
   if (coordinator_) moved |= coordinate();
   return moved;
 }
@@ -106,25 +103,34 @@ bool Group::send_announcement() {
 
 bool Group::take_in_messages() {
   bool moved = false;
-  if (postponed_ && !plan_ && !meeting()) {
+  while (!postponed_.empty()) {
+    Verdict verdict = std::move(postponed_.front());
+    postponed_.pop_front();
+    if (!act_on(std::move(verdict))) break;
     moved = true;
-    act_on(*std::exchange(postponed_, std::nullopt));
   }
   Message message;
-  while (!postponed_ && line_.receive(message)) {
+  while (line_.receive(message)) {
     moved = true;
     if (coordinator_) {
       coordinator_->hear(message.from, decode_announcement(message.bytes), Clock::now());
+      continue;
+    }
+    ++heard_;
+    Verdict verdict = decode_verdict(message.bytes);
+    if (postponed_.empty() || !verdict.abort_cause.empty()) {
+      act_on(std::move(verdict));
     } else {
-      act_on(decode_verdict(message.bytes));
+      postponed_.push_back(std::move(verdict));
     }
   }
   return moved;
 }
 
 bool Group::coordinate() {
-  if (postponed_) return false;  // what follows it waits here as on all ranks
   if (coordinator_->has_pending() || watch_->has_warned()) watch();
+  // What follows it waits here as on all ranks, but for the job's end.
+  if (!postponed_.empty() && !coordinator_->aborts()) return false;
   Verdict verdict = coordinator_->decide(executor_.busy(), fusion_threshold_, plans_ && !meeting());
   if (!verdict.says_something()) return false;
   if (transport_->size() > 1) {
@@ -136,25 +142,17 @@ bool Group::coordinate() {
   return true;
 }
 
-void Group::watch() {
-  const auto now = Clock::now();
-  if (now < next_look_) return;
-  next_look_ = now + kLookInterval;
-  StallWatch::Report report = watch_->look(*coordinator_, now);
-  for (const std::string& line : report.lines) owner_.say(line);
-  if (!report.ask.empty()) coordinator_->ask_for_stacks(report.ask);
-  if (!report.abort_cause.empty()) coordinator_->abort(report.abort_cause);
-}
-
-void Group::act_on(Verdict verdict) {
-  if (!verdict.plan.empty()) depart();  // from the one before, if there is one
-  if (!verdict.plan.empty() && (plan_ || meeting())) {
-    postponed_ = std::move(verdict);
-    return;
+// False if the verdict has to wait: it is the first of the postponed ones then.
+bool Group::act_on(Verdict verdict) {
+  const bool plans = !verdict.plan.empty() && verdict.abort_cause.empty();
+  if (plans) depart();  // from the one before, if there is one
+  if (plans && (plan_ || meeting())) {
+    postponed_.push_front(std::move(verdict));
+    return false;
   }
   announcement_.seen = verdict.number;
   for (ItemList& items : verdict.batches) start(items);
-  if (!verdict.plan.empty()) lock_plan(verdict.plan);
+  if (plans) lock_plan(verdict.plan);
   for (const Slot slot : verdict.forgotten) cache_.forget(slot);
   for (const Refusal& refusal : verdict.refusals) refuse(refusal);
   for (const std::int64_t rank : verdict.asked) {
@@ -163,6 +161,7 @@ void Group::act_on(Verdict verdict) {
   if (verdict.last_joined >= 0) finish_joins(options_.ranks[static_cast<std::size_t>(verdict.last_joined)]);
   if (verdict.all_left) all_left_ = true;
   if (!verdict.abort_cause.empty()) throw Error(ErrorKind::kAborted, verdict.abort_cause);
+  return true;
 }
 
 void Group::start(ItemList& items) {
@@ -180,6 +179,7 @@ void Group::start(ItemList& items) {
 BatchItem Group::to_batch_item(Item& item) {
   BatchItem result;
   result.contributors = item.contributors;
+  result.sequence = item.sequence;
   if (item.agreement) {
     result.agreement = std::make_shared<const Agreement>(std::move(*item.agreement));
   } else {

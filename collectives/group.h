@@ -82,6 +82,10 @@ class Group {
   // Throws Error(kAborted) when the job cannot go on.
   bool progress(bool awaited);
 
+  // Called now and then while this rank waits and nothing moves: tells the coordinator what stands still, asks it for a
+  // sign of life if it has long been silent, and throws Error(kAborted) if it gives none.
+  void look(Clock::time_point now);
+
   // Is there anything that only progress() can bring forward?
   bool active() const;
   bool moving_data() const { return executor_.busy() || (lane_.busy() && !meeting()); }
@@ -114,7 +118,6 @@ class Group {
   void on_met(const Error* error);
   void depart();
   void end_plan();
-  void report_plan(Clock::time_point now);
   void lock_plan(const std::vector<std::vector<Slot>>& batches);
   bool meeting() const { return !meetings_.empty(); }
 
@@ -122,7 +125,9 @@ class Group {
   bool take_in_messages();
   bool coordinate();
   void watch();
-  void act_on(Verdict verdict);
+  void report_standing(Clock::time_point now);
+  void listen_for_coordinator(Clock::time_point now);
+  bool act_on(Verdict verdict);
   void start(ItemList& items);
   BatchItem to_batch_item(Item& item);
   void refuse(const Refusal& refusal);
@@ -150,12 +155,22 @@ class Group {
   std::deque<Meeting> meetings_;
   bool departing_ = false;              // at the next batch, since one of this plan has been reached already
   std::vector<Submission> late_joins_;  // to be voted for when this rank is out of the plan
-  bool reported_ = false;               // that the plan does not move
-  std::optional<Verdict> postponed_;    // makes a plan, while this rank is still leaving the one before
+  // The first makes a plan, while this rank is still leaving the one before; the others came after it.
+  std::deque<Verdict> postponed_;
   ResponseCache cache_;
   std::optional<Coordinator> coordinator_;  // on rank 0
   std::optional<StallWatch> watch_;
   Clock::time_point next_look_;
+  // What look() goes by.
+  std::uint64_t moves_ = 0;             // of data
+  std::uint64_t heard_ = 0;             // verdicts
+  std::vector<StandingWait> reported_;  // as told to the coordinator
+  std::uint64_t moves_looked_at_ = 0;
+  std::uint64_t heard_looked_at_ = 0;
+  Clock::time_point still_since_;
+  Clock::time_point silent_since_;
+  Clock::time_point last_look_;
+  bool asked_ = false;
   Announcement announcement_;  // what is to be told next
   std::map<Key, Submission> in_flight_;
   std::vector<Submission> joins_;

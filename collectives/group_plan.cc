@@ -7,9 +7,6 @@
 namespace sirtaki {
 namespace {
 
-// So long a plan may rest while tensors are held before the coordinator is told what they wait for.
-constexpr std::chrono::seconds kTellAfter{1};
-
 // What every rank says when it has reached a batch; the greatest of each word comes back. The last two show whether all
 // are at the same batch, which they are unless this file is wrong.
 enum Word : std::size_t { kDeparts, kPosition, kPositionBackward, kWords };
@@ -31,11 +28,8 @@ bool Group::follow_plan(bool awaited) {
   if (!plan_) return false;
   const bool begins = !meeting() && plan_->complete();
   if (begins) meet(false);
-  if (!plan_->holds_anything() && !reported_) return begins;
-  const auto now = Clock::now();
-  report_plan(now);
   const bool lacks = plan_->holds_anything() && !plan_->complete();
-  if (meeting() || !lacks || !(awaited || plan_->overdue(now))) return begins;
+  if (meeting() || !lacks || !(awaited || plan_->overdue(Clock::now()))) return begins;
   depart();
   return true;
 }
@@ -91,19 +85,10 @@ void Group::end_plan() {
   ++statistics_.departures;
   std::vector<Submission> held = plan_->release(false);
   if (coordinator_) coordinator_->plan_ended(plan_->cycles());
-  if (std::exchange(reported_, false)) announcement_.planned.emplace();
   plan_.reset();
   departing_ = false;
   for (Submission& submission : held) vote(std::move(submission));
   for (Submission& submission : std::exchange(late_joins_, {})) vote(std::move(submission));
-}
-
-// The coordinator sees votes only; what stands still in a plan it has to be told.
-void Group::report_plan(Clock::time_point now) {
-  const bool stands_still = plan_->holds_anything() && plan_->idle(now) > kTellAfter;
-  if (stands_still == reported_) return;
-  reported_ = stands_still;
-  announcement_.planned = stands_still ? plan_->waits() : std::vector<PlannedWait>();
 }
 
 void Group::lock_plan(const std::vector<std::vector<Slot>>& slots) {

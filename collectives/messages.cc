@@ -63,17 +63,17 @@ Item read_item(Reader& reader) {
   return item;
 }
 
-void write(Writer& writer, const std::vector<PlannedWait>& waits) {
+void write(Writer& writer, const std::vector<StandingWait>& waits) {
   writer.number(waits.size());
-  for (const PlannedWait& wait : waits) {
+  for (const StandingWait& wait : waits) {
     writer.text(wait.title);
     writer.text(wait.site);
   }
 }
 
-std::vector<PlannedWait> read_planned(Reader& reader) {
-  std::vector<PlannedWait> waits(reader.length());
-  for (PlannedWait& wait : waits) {
+std::vector<StandingWait> read_standing(Reader& reader) {
+  std::vector<StandingWait> waits(reader.length());
+  for (StandingWait& wait : waits) {
     wait.title = reader.text();
     wait.site = reader.text();
   }
@@ -84,7 +84,10 @@ std::vector<PlannedWait> read_planned(Reader& reader) {
 constexpr std::uint64_t kLeaving = 1;
 constexpr std::uint64_t kFailure = 2;
 constexpr std::uint64_t kStacks = 4;
-constexpr std::uint64_t kPlanned = 8;
+constexpr std::uint64_t kStanding = 8;
+constexpr std::uint64_t kAsks = 16;
+constexpr std::uint64_t kAllLeft = 1;
+constexpr std::uint64_t kAlive = 2;
 
 }  // namespace
 
@@ -122,10 +125,11 @@ Bytes encode(const Announcement& announcement) {
   Writer writer;
   writer.number(announcement.seen);
   writer.number((announcement.leaving ? kLeaving : 0) | (announcement.failure.empty() ? 0 : kFailure) |
-                (announcement.stacks.has_value() ? kStacks : 0) | (announcement.planned.has_value() ? kPlanned : 0));
+                (announcement.stacks.has_value() ? kStacks : 0) | (announcement.standing.has_value() ? kStanding : 0) |
+                (announcement.asks ? kAsks : 0));
   if (!announcement.failure.empty()) writer.text(announcement.failure);
   if (announcement.stacks.has_value()) writer.text(*announcement.stacks);
-  if (announcement.planned.has_value()) write(writer, *announcement.planned);
+  if (announcement.standing.has_value()) write(writer, *announcement.standing);
   writer.number(announcement.votes.size());
   for (const Vote& vote : announcement.votes) write(writer, vote);
   return writer.take();
@@ -135,11 +139,12 @@ Announcement decode_announcement(std::span<const std::byte> bytes) {
   Reader reader(bytes);
   Announcement announcement;
   announcement.seen = reader.number();
-  const std::uint8_t present = reader.below(16);
+  const std::uint8_t present = reader.below(32);
   announcement.leaving = (present & kLeaving) != 0;
+  announcement.asks = (present & kAsks) != 0;
   if ((present & kFailure) != 0) announcement.failure = reader.text();
   if ((present & kStacks) != 0) announcement.stacks = reader.text();
-  if ((present & kPlanned) != 0) announcement.planned = read_planned(reader);
+  if ((present & kStanding) != 0) announcement.standing = read_standing(reader);
   announcement.votes.resize(reader.length());
   for (Vote& vote : announcement.votes) vote = read_vote(reader);
   reader.finish();
@@ -150,7 +155,7 @@ Bytes encode(const Verdict& verdict) {
   Writer writer;
   writer.number(verdict.number);
   writer.integer(verdict.last_joined);
-  writer.number(verdict.all_left ? 1 : 0);
+  writer.number((verdict.all_left ? kAllLeft : 0) | (verdict.alive ? kAlive : 0));
   writer.text(verdict.abort_cause);
   writer.integers(verdict.forgotten);
   writer.integers(verdict.asked);
@@ -175,7 +180,9 @@ Verdict decode_verdict(std::span<const std::byte> bytes) {
   Verdict verdict;
   verdict.number = reader.number();
   verdict.last_joined = static_cast<int>(reader.integer());
-  verdict.all_left = reader.below(2) == 1;
+  const std::uint8_t flags = reader.below(4);
+  verdict.all_left = (flags & kAllLeft) != 0;
+  verdict.alive = (flags & kAlive) != 0;
   verdict.abort_cause = reader.text();
   verdict.forgotten = reader.integers();
   verdict.asked = reader.integers();

@@ -25,10 +25,11 @@ struct Vote {
   std::uint64_t epoch = 0;
 };
 
-// Something of a locked plan that a rank waits for.
-struct PlannedWait {
+// Something that a rank holds for a locked plan, or runs, and that does not move.
+struct StandingWait {
   std::string title;
   std::string site;
+  bool operator==(const StandingWait&) const = default;
 };
 
 // Member to coordinator.
@@ -38,11 +39,12 @@ struct Announcement {
   bool leaving = false;               // this rank submits nothing more
   std::string failure;                // cause, when this rank can't go on
   std::optional<std::string> stacks;  // answer to Verdict::asked
-  // What this rank holds of a plan that has not moved for long; empty once it moves again.
-  std::optional<std::vector<PlannedWait>> planned;
+  // All that has stood still on this rank for long; empty once it moves again.
+  std::optional<std::vector<StandingWait>> standing;
+  bool asks = false;  // for a sign of life: this rank waits, and has heard nothing for long
 
   bool says_something() const {
-    return !votes.empty() || leaving || !failure.empty() || stacks.has_value() || planned.has_value();
+    return !votes.empty() || leaving || !failure.empty() || stacks.has_value() || standing.has_value() || asks;
   }
 };
 
@@ -81,10 +83,11 @@ struct Verdict {
   std::vector<std::int64_t> asked;  // ranks whose Python stacks are wanted
   int last_joined = -1;             // every rank has joined, this one last
   bool all_left = false;
+  bool alive = false;  // a sign of life; whoever has lost an earlier verdict notices it by this one
   std::string abort_cause;
 
   bool says_something() const {
-    return !batches.empty() || !refusals.empty() || !asked.empty() || last_joined >= 0 || all_left ||
+    return !batches.empty() || !refusals.empty() || !asked.empty() || last_joined >= 0 || all_left || alive ||
            !abort_cause.empty();
   }
 };

@@ -69,8 +69,8 @@ Batch LockedPlan::take(Clock::time_point now) {
 
 bool LockedPlan::overdue(Clock::time_point now) const { return idle(now) > kPatience + kPatienceInSteps * step_; }
 
-std::vector<PlannedWait> LockedPlan::waits() const {
-  std::vector<PlannedWait> result;
+std::vector<StandingWait> LockedPlan::waits() const {
+  std::vector<StandingWait> result;
   for (const Member& member : members_) {
     if (member.held) result.push_back({member.held->request.title(), member.held->request.site});
   }

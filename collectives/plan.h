@@ -43,7 +43,7 @@ class LockedPlan {
   bool overdue(Clock::time_point now) const;
   // How long nothing has moved.
   Clock::duration idle(Clock::time_point now) const { return now - moved_; }
-  std::vector<PlannedWait> waits() const;
+  std::vector<StandingWait> waits() const;
 
   // What is held, to be voted for; without that of the next batch if `but_the_next`.
   std::vector<Submission> release(bool but_the_next);

@@ -54,7 +54,7 @@ void StallWatch::warn(const std::vector<Waiting>& waiting, Clock::time_point now
   const auto oldest =
       std::min_element(waiting.begin(), waiting.end(), [](const auto& a, const auto& b) { return a.since < b.since; });
   std::string line = "'" + oldest->title + "' has waited " + round_seconds(now - oldest->since) + " for " +
-                     list(oldest->missing) + "; " + list(oldest->present) + " reached it";
+                     late(*oldest) + "; " + list(oldest->present) + " reached it";
   const auto site = std::find_if(oldest->sites.begin(), oldest->sites.end(), [](const auto& s) { return !s.empty(); });
   if (site != oldest->sites.end()) line += " at " + *site;
   if (waiting.size() > 1) line += "; " + std::to_string(waiting.size() - 1) + " more wait";
@@ -87,7 +87,7 @@ void StallWatch::tell_resumed(const std::vector<Waiting>& waiting, Clock::time_p
 std::string StallWatch::describe(const Coordinator& coordinator, const std::vector<Waiting>& waiting,
                                  Clock::time_point now) const {
   std::string text =
-      "Stalled: not all ranks made the same calls within " +
+      "Stalled: the ranks did not come together within " +
       round_seconds(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(abort_seconds_))) +
       " (SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS, 0 = never).";
   for (std::size_t rank = 0; rank < global_ranks_.size(); ++rank) {
@@ -99,6 +99,10 @@ std::string StallWatch::describe(const Coordinator& coordinator, const std::vect
       text +=
           "\n    (it did not answer a request for its Python stack: dead, stopped, or holding the interpreter's lock)";
     }
+  }
+  if (std::ranges::all_of(waiting, [](const Waiting& entry) { return entry.missing.empty(); })) {
+    return text +
+           "\n  All ranks came, but what one sent to another did not: the network or a rank's process has failed.";
   }
   return text +
          "\n  Every rank must submit every tensor; look for a branch, a loop count or an exception that differs.";
@@ -115,10 +119,14 @@ std::string StallWatch::describe_rank(int rank, const std::vector<Waiting>& wait
     if (++count > kShown) continue;
     const std::string& site = entry.sites[static_cast<std::size_t>(position - entry.present.begin())];
     text += (count == 1 ? " waits for " : ", ") + ("'" + entry.title + "'") + (site.empty() ? "" : " from " + site) +
-            " since " + round_seconds(now - entry.since) + " (missing: " + list(entry.missing) + ")";
+            " since " + round_seconds(now - entry.since) + " (missing: " + late(entry) + ")";
   }
   if (count > kShown) text += " and " + std::to_string(count - kShown) + " more";
   return count == 0 ? text + " waits for nothing" : text;
+}
+
+std::string StallWatch::late(const Waiting& entry) const {
+  return entry.missing.empty() ? "what one of them sent another" : list(entry.missing);
 }
 
 std::string StallWatch::list(const std::vector<int>& ranks) const {

@@ -29,6 +29,7 @@ class StallWatch {
   std::string describe(const Coordinator& coordinator, const std::vector<Waiting>& waiting,
                        Clock::time_point now) const;
   std::string describe_rank(int rank, const std::vector<Waiting>& waiting, Clock::time_point now) const;
+  std::string late(const Waiting& entry) const;
   std::string list(const std::vector<int>& ranks) const;
 
   std::vector<int> global_ranks_;

@@ -63,6 +63,7 @@ Task adasum(Transport& transport, int tag, DType dtype, std::span<std::byte> buf
     whole.push_back(mine);
     mine = lower ? left : right;
     const int partner = transport.rank() ^ distance;
+    ++tag;
     PendingPtr sent = transport.send_data(partner, tag, bytes_of(buffer, dtype, lower ? right : left));
     const auto theirs = std::span(received).first(bytes_of(buffer, dtype, mine).size());
     co_await transport.receive_data(partner, tag, theirs);
@@ -76,7 +77,7 @@ Task adasum(Transport& transport, int tag, DType dtype, std::span<std::byte> buf
       void* own = bytes_of(buffer, dtype, part).data();
       sums[i] = lower ? dots(dtype, own, at(part.begin), part.size()) : dots(dtype, at(part.begin), own, part.size());
     });
-    co_await sum_in_block(transport, tag, distance, sums);
+    co_await sum_in_block(transport, ++tag, distance, sums);
     for_each_segment(ends, mine, [&](std::size_t i, Range part) {
       const double a = weight(sums[i].ab, sums[i].aa);
       const double b = weight(sums[i].ab, sums[i].bb);
@@ -88,6 +89,7 @@ Task adasum(Transport& transport, int tag, DType dtype, std::span<std::byte> buf
     whole.pop_back();
     const Range other = mine.begin == all.begin ? Range{mine.end, all.end} : Range{all.begin, mine.begin};
     const int partner = transport.rank() ^ distance;
+    ++tag;
     PendingPtr sent = transport.send_data(partner, tag, bytes_of(buffer, dtype, mine));
     co_await transport.receive_data(partner, tag, bytes_of(buffer, dtype, other));
     co_await std::move(sent);

@@ -12,7 +12,7 @@
 namespace sirtaki {
 
 // `buffer` holds the segments one after the other, `ends` where each ends, in elements. The number of ranks must be a
-// power of two. float32 and float64 only.
+// power of two. float32 and float64 only. Takes tags from `tag` on, three for each doubling.
 Task adasum(Transport& transport, int tag, DType dtype, std::span<std::byte> buffer,
             std::span<const std::int64_t> ends);
 

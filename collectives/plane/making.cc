@@ -14,19 +14,22 @@ constexpr int kTag = 0;
 constexpr std::size_t kTextSize = 512;
 using Text = std::array<char, kTextSize>;
 
+std::string rank_name(int rank) { return "rank " + std::to_string(rank); }
+
 void send(Transport& transport, int to, const std::string& value) {
   Text text{};
   std::memcpy(text.data(), value.data(), std::min(value.size(), kTextSize - 1));
-  wait_for(transport.send_data(to, kTag, std::as_bytes(std::span(text))));
+  wait_for(transport.send_data(to, kTag, std::as_bytes(std::span(text))), transport, rank_name(to));
 }
 
 void send(Transport& transport, int to, const std::size_t& value) {
-  wait_for(transport.send_data(to, kTag, std::as_bytes(std::span(&value, 1))));
+  wait_for(transport.send_data(to, kTag, std::as_bytes(std::span(&value, 1))), transport, rank_name(to));
 }
 
 std::size_t receive(Transport& transport, int from) {
   std::size_t value = 0;
-  wait_for(transport.receive_data(from, kTag, std::as_writable_bytes(std::span(&value, 1))));
+  wait_for(transport.receive_data(from, kTag, std::as_writable_bytes(std::span(&value, 1))), transport,
+           rank_name(from));
   return value;
 }
 
@@ -38,7 +41,7 @@ void tell_all(Transport& transport, const std::string& text) {
 
 std::string hear_from(Transport& transport, int rank) {
   Text text{};
-  wait_for(transport.receive_data(rank, kTag, std::as_writable_bytes(std::span(text))));
+  wait_for(transport.receive_data(rank, kTag, std::as_writable_bytes(std::span(text))), transport, rank_name(rank));
   text.back() = '\0';
   return text.data();
 }

@@ -16,6 +16,9 @@ namespace {
 constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
 constexpr std::int64_t kOneShotBytes = std::int64_t{16} << 10;
 constexpr int kTags = 32768;
+// Of one collective. Transfers that follow each other between two ranks have different ones, so that what a network
+// delivers in another order is still put where it belongs.
+constexpr int kTagsOfOne = 128;
 
 std::byte* offset(void* base, std::int64_t bytes) { return static_cast<std::byte*>(base) + bytes; }
 const std::byte* offset(const void* base, std::int64_t bytes) { return static_cast<const std::byte*>(base) + bytes; }
@@ -67,7 +70,7 @@ class PointToPoint final : public DataPlane {
 
  private:
   // Collectives of a group start in the same order on all its ranks, so counting them gives equal tags.
-  int next_tag() { return tag_ = (tag_ + 1) % kTags; }
+  int next_tag() { return tag_ = (tag_ + kTagsOfOne) % kTags; }
 
   Task reduce_pieces(Reduction reduction, std::span<const Segment> segments, int tag) {
     const DType wire = wire_dtype(reduction);
@@ -76,7 +79,7 @@ class PointToPoint final : public DataPlane {
     PieceWalk walk(segments, {.piece = kPieceBytes / wire_size, .direct = kPackAll});
     HostBuffer buffer;
     Piece piece;
-    while (walk.next(piece)) {
+    for (int round = 0; walk.next(piece); ++round) {
       if (static_cast<std::int64_t>(buffer.size()) < piece.count * wire_size) {
         buffer = HostBuffer(static_cast<std::size_t>(piece.count * wire_size));
       }
@@ -84,7 +87,7 @@ class PointToPoint final : public DataPlane {
         convert(wire, offset(buffer.data(), at * wire_size), reduction.dtype, offset(segment.in, from * item_size),
                 count, reduction.prescale);
       });
-      co_await reduce_flat(wire, reduction.op, buffer.data(), piece.count, tag);
+      co_await reduce_flat(wire, reduction.op, buffer.data(), piece.count, tag + 2 * round % kTagsOfOne);
       walk.for_each_part(piece, [&](const Segment& segment, std::int64_t from, std::int64_t count, std::int64_t at) {
         convert(reduction.dtype, offset(segment.out, from * item_size), wire, offset(buffer.data(), at * wire_size),
                 count, reduction.postscale);
@@ -105,7 +108,7 @@ class PointToPoint final : public DataPlane {
     const std::vector<std::int64_t> starts = starts_of(counts);
     const auto mine = static_cast<std::size_t>(rank_);
     co_await reduce_blocks(dtype, op, buffer, starts, counts[mine], tag);
-    co_await spread_blocks(item_size, buffer + starts[mine] * item_size, buffer, starts, tag);
+    co_await spread_blocks(item_size, buffer + starts[mine] * item_size, buffer, starts, tag + 1);
   }
 
   // Every rank sends each other rank r what begins at starts[r] (all of it where all starts are equal: then everybody
@@ -166,7 +169,8 @@ class PointToPoint final : public DataPlane {
     const std::int64_t longest = *std::max_element(spread.counts.begin(), spread.counts.end());
     const std::int64_t step = kPieceBytes / wire_size;
     // Round by round, the next `step` elements of every rank's block, so that little memory serves any size.
-    for (std::int64_t done = 0; done < longest; done += step) {
+    int round = 0;
+    for (std::int64_t done = 0; done < longest; done += step, ++round) {
       std::vector<std::int64_t> counts;
       for (const std::int64_t count : spread.counts) counts.push_back(std::clamp<std::int64_t>(count - done, 0, step));
       const std::vector<std::int64_t> packed = starts_of(counts);
@@ -176,7 +180,7 @@ class PointToPoint final : public DataPlane {
                 offset(spread.in, (starts[r] + done) * item_size), counts[r], reduction.prescale);
       }
       const auto mine = static_cast<std::size_t>(rank_);
-      co_await reduce_blocks(wire, reduction.op, buffer.data(), packed, counts[mine], tag);
+      co_await reduce_blocks(wire, reduction.op, buffer.data(), packed, counts[mine], tag + round % kTagsOfOne);
       convert(reduction.dtype, offset(spread.out, done * item_size), wire,
               offset(buffer.data(), packed[mine] * wire_size), counts[mine], reduction.postscale);
     }
@@ -206,19 +210,21 @@ class PointToPoint final : public DataPlane {
   // A binomial tree: who has the data sends it to the rank that is half the remaining distance away.
   Task broadcast_segments(int root, std::int64_t element_size, std::span<const Segment> segments, int tag) {
     const int place = (rank_ + size_ - root) % size_;
-    for (const Segment& segment : segments) {
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+      const Segment& segment = segments[i];
+      const int own_tag = tag + static_cast<int>(i) % kTagsOfOne;
       const std::int64_t bytes = segment.count * element_size;
       int distance = 1;
       while (distance < size_ && (place & distance) == 0) distance *= 2;
       if (place != 0) {
         const int from = (place - distance + root) % size_;
-        co_await transport_.receive_data(from, tag, writable(segment.out, bytes));
+        co_await transport_.receive_data(from, own_tag, writable(segment.out, bytes));
       }
       const void* data = place == 0 ? segment.in : segment.out;
       std::vector<PendingPtr> pending;
       for (distance /= 2; distance >= 1; distance /= 2) {
         if (place + distance >= size_) continue;
-        pending.push_back(transport_.send_data((place + distance + root) % size_, tag, readable(data, bytes)));
+        pending.push_back(transport_.send_data((place + distance + root) % size_, own_tag, readable(data, bytes)));
       }
       for (PendingPtr& transfer : pending) co_await std::move(transfer);
     }

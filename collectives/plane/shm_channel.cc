@@ -123,7 +123,7 @@ bool ShmChannel::find_cores() {
   const std::uint64_t turn = take_turns(1);
   std::memcpy(slot(rank_, turn), &all, sizeof(all));
   say_written(turn);
-  sirtaki::wait_for(all_written(turn));
+  sirtaki::wait_for(all_written(turn), *transport_, "the others");
   for (int r = 0; r < size_; ++r) {
     cpu_set_t theirs;
     std::memcpy(&theirs, slot(r, turn), sizeof(theirs));

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <new>
 
+#include "error.h"
+
 namespace sirtaki {
 
 ByteRing::ByteRing(std::byte* memory)
@@ -11,9 +13,16 @@ ByteRing::ByteRing(std::byte* memory)
   static_assert(2 * sizeof(End) + kCapacity == kMemory);
 }
 
+// The bytes that are in the ring, as the other side has it: he may have overwritten his position by mistake.
+std::size_t ByteRing::checked(std::uint64_t bytes) {
+  if (bytes <= kCapacity) return static_cast<std::size_t>(bytes);
+  throw Error(ErrorKind::kAborted, "a ring of " + std::to_string(kCapacity) + " bytes seems to hold " +
+                                       std::to_string(bytes) + ": shared memory is damaged");
+}
+
 std::size_t ByteRing::push(std::span<const std::byte> bytes) {
   const std::uint64_t position = written().load(std::memory_order_relaxed);
-  const std::size_t room = kCapacity - (position - read().load(std::memory_order_acquire));
+  const std::size_t room = kCapacity - checked(position - read().load(std::memory_order_acquire));
   const std::size_t count = std::min(room, bytes.size());
   const std::size_t start = position % kCapacity;
   const std::size_t straight = std::min(count, kCapacity - start);
@@ -25,7 +34,7 @@ std::size_t ByteRing::push(std::span<const std::byte> bytes) {
 
 std::size_t ByteRing::pop(std::span<std::byte> bytes) {
   const std::uint64_t position = read().load(std::memory_order_relaxed);
-  const std::size_t there = written().load(std::memory_order_acquire) - position;
+  const std::size_t there = checked(written().load(std::memory_order_acquire) - position);
   const std::size_t count = std::min(there, bytes.size());
   if (count == 0) return 0;
   const std::size_t start = position % kCapacity;

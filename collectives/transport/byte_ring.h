@@ -36,6 +36,7 @@ class ByteRing {
     std::atomic<std::uint64_t> position;
     std::atomic<std::uint32_t> blocked;
   };
+  static std::size_t checked(std::uint64_t bytes);
   std::atomic<std::uint64_t>& written() const { return ends_[0].position; }
   std::atomic<std::uint64_t>& read() const { return ends_[1].position; }
 

@@ -43,8 +43,10 @@ class Arrival final : public Pending {
     auto& queue = hub_->data[key_];
     if (queue.empty()) return false;
     if (queue.front().size() != target_.size()) {
-      throw Error(ErrorKind::kAborted,
-                  "expected " + std::to_string(target_.size()) + " bytes, got " + std::to_string(queue.front().size()));
+      throw Error(ErrorKind::kAborted, "data from rank " + std::to_string(std::get<0>(key_)) + " to rank " +
+                                           std::to_string(std::get<1>(key_)) +
+                                           " came cut off: " + std::to_string(queue.front().size()) + " bytes where " +
+                                           std::to_string(target_.size()) + " were due");
     }
     std::memcpy(target_.data(), queue.front().data(), target_.size());
     queue.pop_front();
@@ -107,11 +109,18 @@ class Loopback final : public Transport {
     }
     ++hub_->arrived[call];
     hub_->changed.notify_all();
-    hub_->changed.wait(lock, [&] { return hub_->arrived[call] == size_ || !hub_->aborted.empty(); });
+    const bool all = hub_->changed.wait_for(lock, patience(),
+                                            [&] { return hub_->arrived[call] == size_ || !hub_->aborted.empty(); });
     throw_if_aborted(*hub_);
+    if (!all) {
+      throw Error(ErrorKind::kAborted, "rank " + std::to_string(rank_) + " of " + std::to_string(size_) +
+                                           " has waited too long for others to make a group together");
+    }
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       if (ranks[i] == rank_) {
-        return std::make_unique<Loopback>(mine, static_cast<int>(i), static_cast<int>(ranks.size()));
+        auto part = std::make_unique<Loopback>(mine, static_cast<int>(i), static_cast<int>(ranks.size()));
+        part->set_patience(patience());
+        return part;
       }
     }
     return nullptr;

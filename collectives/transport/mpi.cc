@@ -163,6 +163,10 @@ bool MpiTransport::arrived(Inbox& inbox, Message& message) {
   if (inbox.expected == 0) {
     std::uint64_t length = 0;
     std::memcpy(&length, inbox.eager.data(), kHeader);
+    if (length > kLongestMessage) {
+      throw Error(ErrorKind::kAborted, "a message of " + std::to_string(length) + " bytes from rank " +
+                                           std::to_string(inbox.from) + ": it was damaged on the way");
+    }
     inbox.message.resize(length);
     inbox.received = std::min<std::size_t>(length, kEagerRoom);
     std::copy_n(inbox.eager.begin() + kHeader, inbox.received, inbox.message.begin());
@@ -208,7 +212,9 @@ std::unique_ptr<Transport> MpiTransport::split(const std::vector<int>& ranks) {
   const int key = static_cast<int>(found - ranks.begin());
   MpiCommunicator part(control_.library(), mpi_.split(control_.comm(), color, key));
   if (!inside) return nullptr;
-  return std::make_unique<MpiTransport>(std::move(part));
+  auto transport = std::make_unique<MpiTransport>(std::move(part));
+  transport->set_patience(patience());
+  return transport;
 }
 
 void MpiTransport::abort_job(int exit_code) { mpi_.abort(exit_code); }

@@ -13,8 +13,6 @@ namespace sirtaki {
 namespace {
 
 constexpr std::size_t kLengthSize = sizeof(std::uint64_t);
-// A length beyond this was not written by send().
-constexpr std::uint64_t kLongestMessage = std::uint64_t{1} << 40;
 
 // Messages to one peer: each goes as its length and its bytes. What finds no room waits here.
 class Outbox {
@@ -214,7 +212,11 @@ std::unique_ptr<Transport> make_shm_transport(std::unique_ptr<Transport> inner, 
                                               std::vector<int> job_ranks, std::string& why) {
   auto segment = ShmSegment::make(*inner, ShmTransport::segment_size(inner->size()), why);
   if (segment == nullptr) return inner;
-  return std::make_unique<ShmTransport>(std::move(inner), std::move(segment), std::move(bells), std::move(job_ranks));
+  const auto patience = inner->patience();
+  auto transport =
+      std::make_unique<ShmTransport>(std::move(inner), std::move(segment), std::move(bells), std::move(job_ranks));
+  transport->set_patience(patience);
+  return transport;
 }
 
 }  // namespace sirtaki

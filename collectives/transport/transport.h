@@ -2,7 +2,9 @@
 // both sides know. All calls come from the engine's thread; none of them blocks, except split().
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -19,6 +21,9 @@ struct Message {
   int from = -1;
   Bytes bytes;
 };
+
+// Nothing longer is sent, so that a longer one that comes was damaged.
+inline constexpr std::uint64_t kLongestMessage = std::uint64_t{1} << 30;
 
 class Transport {
  public:
@@ -54,8 +59,16 @@ class Transport {
   // What carries the data, where this one adds something to another.
   virtual Transport& base() { return *this; }
 
+  // How long a rank waits for another where they make something together and it can do nothing else. Parts that are
+  // split off have the same.
+  std::chrono::nanoseconds patience() const { return patience_; }
+  void set_patience(std::chrono::nanoseconds patience) { patience_ = patience; }
+
   // Ends the whole job, at once if the means allow: other ranks cannot go on. May not return.
   virtual void abort_job(int exit_code) = 0;
+
+ private:
+  std::chrono::nanoseconds patience_ = std::chrono::seconds(120);
 };
 
 }  // namespace sirtaki
