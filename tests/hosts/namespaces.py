@@ -25,6 +25,8 @@ StrictModes no
 UsePAM no
 PasswordAuthentication no
 PidFile none
+ClientAliveInterval 1
+ClientAliveCountMax 4
 MaxStartups 100
 """
 _SSH_CONFIG = """\
@@ -62,6 +64,7 @@ class Namespaces:
     """names: of the hosts; the launcher belongs on the first. Raises OSError where this is not permitted."""
 
     kind = "namespaces"
+    flags: tuple[str, ...] = ()
 
     def __init__(self, folder: Path, names: Sequence[str]) -> None:
         self.names = tuple(names)
@@ -181,7 +184,7 @@ class Namespaces:
 
 
 def _enter(sleeper: subprocess.Popen[str]) -> list[str]:
-    return ["nsenter", f"--target={sleeper.pid}", "--net", "--uts", "--mount"]
+    return ["nsenter", f"--target={sleeper.pid}", "--net", "--uts", "--mount", f"--wd={os.getcwd()}"]
 
 
 def _run(*words: str) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,10 +64,12 @@ def program(code: str, *arguments: str) -> list[str]:
     return [sys.executable, "-S", "-c", RANK + code, *arguments]
 
 
-def run(*arguments: str, mpi: str = "", **extra: str) -> "subprocess.CompletedProcess[bytes]":
-    """Runs sirtakirun to its end; output as bytes."""
+def run(
+    *arguments: str, mpi: str = "", enter: Sequence[str] = (), **extra: str
+) -> "subprocess.CompletedProcess[bytes]":
+    """Runs sirtakirun to its end; output as bytes. enter: words in front of it, that put it elsewhere."""
     environ = environment(**extra, **({"SIRTAKI_MPI": mpi} if mpi else {}))
-    return subprocess.run(command(*arguments), env=environ, capture_output=True, timeout=SECONDS)
+    return subprocess.run([*enter, *command(*arguments)], env=environ, capture_output=True, timeout=SECONDS)
 
 
 @dataclass
@@ -110,13 +112,16 @@ class Running:
 
 
 @contextmanager
-def running(tmp_path: Path, *arguments: str, mpi: str = "", **extra: str) -> Iterator[Running]:
+def running(
+    tmp_path: Path, *arguments: str, mpi: str = "", enter: Sequence[str] = (), **extra: str
+) -> Iterator[Running]:
     """Starts sirtakirun with a temporary directory of its own; whatever survives the test is killed."""
     mark = uuid.uuid4().hex
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     environ = environment(**extra, **{_MARK: mark, "TMPDIR": str(temporary)}, **({"SIRTAKI_MPI": mpi} if mpi else {}))
-    process = subprocess.Popen(command(*arguments), env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    words = [*enter, *command(*arguments)]
+    process = subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     job = Running(process, mark, temporary)
     try:
         yield job

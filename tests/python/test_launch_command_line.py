@@ -222,18 +222,66 @@ def test_hosts_of_another_form_are_shown(text: str) -> None:
         hosts.from_list("a:0")
 
 
-def test_host_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# nodes\nn1 slots=2\n\nn2:1  # old\nn1 slots = 1\n",
+        "n1 slots=3 max_slots=4\nn2\n",
+        "n1:3 binding=user:0+1\nn2:1\n",
+        "n1\nn1\nn2\nn1\n",
+        "n1 np=3\r\nn2\r\n",
+    ],
+    ids=["horovodrun", "Open MPI", "MPICH", "PBS", "machine file"],
+)
+def test_host_file(text: str, tmp_path: Path) -> None:
     path = tmp_path / "hosts"
-    path.write_text("# nodes\nn1 slots=2\n\nn2:1  # old\nn1 slots = 1\n")
+    path.write_text(text, newline="")
     assert hosts.from_file(str(path)) == [hosts.Host("n1", 3), hosts.Host("n2", 1)]
-    path.write_text("n1 slots=2\nn2 2\n")
-    with pytest.raises(ValueError, match=r"hosts:2: 'n2 2' is not of the form 'host slots=n'"):
-        hosts.from_file(str(path))
-    path.write_text("# none\n")
-    with pytest.raises(ValueError, match="no host in this file"):
-        hosts.from_file(str(path))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"n1 slots=2\nn2 2\n", r"hosts:2: 'n2 2' is not of the form 'host slots=n'"),
+        (b"# none\n", "hosts: no host in this file"),
+        (b"n1 slots=two\n", "hosts:1: slots=two is not a number of slots"),
+        (b"n1:2 slots=2\n", "hosts:1: .* gives the number of slots twice"),
+        (b"n1\nn2 slots=0\n", "hosts:2: .* at least 1 slot"),
+        (b"n1 slots=99999999999\n", "hosts:1: .* at most"),
+        (b"n1 cores=2\n", "hosts:1: cores= is not understood"),
+        (b"n1\n\xff\xfe\n", "hosts:2: .* is not UTF-8 text"),
+        (b"-oProxyCommand=x slots=2\n", "hosts:1: "),
+        (b"-n1\n", "hosts:1: .* does not begin with '-'"),
+        (b"n1;rm slots=2\n", "hosts:1: "),
+    ],
+)
+def test_host_file_with_a_line_that_is_wrong(content: bytes, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        hosts.from_text(content, "hosts")
+
+
+def test_host_file_that_is_not_there(tmp_path: Path) -> None:
     done = run("-np", "2", "--hostfile", str(tmp_path / "none"), "true")
     assert done.returncode == 1 and b"No such file" in done.stderr
+
+
+def test_hosts_by_ipv6_address_and_user() -> None:
+    assert hosts.from_list("[fd00::1]:2,me@n1:1") == [hosts.Host("fd00::1", 2), hosts.Host("me@n1", 1)]
+    assert hosts.from_text(b"[fd00::1] slots=2\n[fe80::1%eth0]:1\n", "") == [
+        hosts.Host("fd00::1", 2),
+        hosts.Host("fe80::1%eth0", 1),
+    ]
+    assert str(hosts.Host("fd00::1", 2)) == "[fd00::1]:2"
+
+
+def test_when_a_host_counts_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert options.lost_after() == 30
+    monkeypatch.setenv("SIRTAKI_LOST_HOST_SECONDS", "0")
+    assert options.lost_after() == 0
+    for text in ("-1", "soon", "inf", "nan"):
+        monkeypatch.setenv("SIRTAKI_LOST_HOST_SECONDS", text)
+        with pytest.raises(ValueError, match=f"SIRTAKI_LOST_HOST_SECONDS='{text}' is not a number of seconds"):
+            options.lost_after()
 
 
 def test_start_timeout_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

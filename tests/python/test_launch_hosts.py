@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 from launching import MPIS, program, run, running
 
-from sirtaki.launch import channel
-
 SSH = """#!{python} -S
 import os, sys
 words = sys.argv[1:]
@@ -126,61 +124,6 @@ def test_ssh_that_fails_is_quoted(tmp_path: Path) -> None:
     done = run("-np", "2", "-H", "n1:2", "--start-timeout", "5", "--mpi-args", arguments, *program("print(rank)"))
     assert done.returncode != 0
     assert b"n1: name does not resolve" in done.stderr
-
-
-def test_interface_that_is_not_there() -> None:
-    done = run("-np", "1", "-H", "n1:1", "--network-interfaces", "nope0", "true")
-    assert done.returncode == 2
-    assert b"--network-interfaces nope0: not on this host, which has" in done.stderr
-
-
-def test_stranger_without_the_token_is_dropped() -> None:
-    import selectors
-
-    from sirtaki.launch.workers import Workers
-
-    seen: list[object] = []
-    selector = selectors.PollSelector()
-    listener = socket.create_server(("127.0.0.1", 0))
-    note = seen.append
-    workers = Workers(
-        selector,
-        [listener],
-        b"right",
-        on_output=lambda *piece: note(piece),
-        on_arrival=note,
-        on_exit=lambda *message: note(message),
-        on_loss=note,
-    )
-    port = listener.getsockname()[1]
-    with socket.create_connection(("127.0.0.1", port)) as stranger:
-        _turn(selector)
-        nonce = stranger.recv(channel.NONCE_BYTES)
-        hello = channel.frame(channel.HELLO, b'{"rank": 0, "host": "x"}')
-        stranger.sendall(channel.answer(b"wrong", nonce)[0] + hello)
-        _turn(selector)
-        assert stranger.recv(1) == b"" and not workers and seen == []
-    with socket.create_connection(("127.0.0.1", port)) as friend:
-        _turn(selector)
-        nonce = friend.recv(channel.NONCE_BYTES)
-        answer, expected = channel.answer(b"right", nonce)
-        friend.sendall(answer + hello)
-        _turn(selector)
-        assert workers.arrived == {0} and len(seen) == 1
-        assert friend.recv(channel.PROOF_BYTES) == expected
-    listener.close()
-
-
-def _turn(selector: "object") -> None:
-    for key, events in selector.select(5):  # type: ignore[attr-defined]
-        key.data(key.fileobj, events)
-
-
-def test_launcher_that_cannot_be_reached_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    with pytest.raises(OSError, match=rf"127.0.0.1 port {port}: .*refused.*--network-interfaces"):
-        channel.connect_remote([("127.0.0.1", port)], b"token")
 
 
 @pytest.mark.parametrize("allocation", [True, False])

@@ -53,9 +53,7 @@ def main(arguments: list[str]) -> int:
 def _read_order() -> tuple[dict[str, str], bytes]:
     first, second = _HEADER.unpack(_exactly(_HEADER.size))
     if max(first, second) > _LONGEST:
-        raise ValueError(
-            "what came on stdin is no order of sirtakirun: does a shell's start-up file read or write there?"
-        )
+        raise ValueError("what came on stdin is not from sirtakirun: does a start-up file of the shell read stdin?")
     words = json.loads(_exactly(first))
     return words, _exactly(second)
 
@@ -91,14 +89,21 @@ class _Agent:
         self._selector.register(0, selectors.EVENT_READ, self._on_stdin)
         self._selector.register(self._connection, selectors.EVENT_READ, self._on_launcher)
         self._selector.register(wake, selectors.EVENT_READ, self._on_signal)
-        while child.poll() is None and time.monotonic() < self._kill_at:
-            timeout = None if self._kill_at == _NEVER else max(0.0, self._kill_at - time.monotonic())
-            for key, _ in self._selector.select(timeout):
-                key.data(key.fileobj)
-        processes.kill_descendants(os.getpid(), child.poll)
-        processes.reap_orphans()
+        while child.poll() is None and self._wait():
+            pass
+        self._end(self._spec.grace + _TO_LEAVE)
+        while _has_children() and self._wait():  # workers whose mpiexec has ended the job still report how
+            pass
+        processes.kill_descendants(os.getpid(), processes.reap_orphans)
         code = child.returncode if child.returncode is not None else -signal.SIGKILL
         return code if code >= 0 else 128 - code
+
+    def _wait(self) -> bool:
+        """For anything to happen. False when it is time to kill."""
+        timeout = None if self._kill_at == _NEVER else max(0.0, self._kill_at - time.monotonic())
+        for key, _ in self._selector.select(timeout):
+            key.data(key.fileobj)
+        return time.monotonic() < self._kill_at
 
     def _end(self, seconds: float) -> None:
         """The workers have noticed by themselves, and end their programs; what stays longer is killed."""
@@ -125,7 +130,17 @@ class _Agent:
 
     def _on_signal(self, wake: socket.socket) -> None:
         if any(number in _ENDED_BY for number in wake.recv(1024)):
-            self._end(0)
+            self._end(self._spec.grace + _TO_LEAVE)
+
+
+def _has_children() -> bool:
+    """Takes the exit codes of those that have ended; orphans below this process become its children."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _watch_signals() -> socket.socket:

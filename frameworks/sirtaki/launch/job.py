@@ -26,7 +26,7 @@ _AFTER_GRACE = 1.5  # seconds that workers have beyond their own grace
 _ORPHANED = 0.5  # seconds that ranks may outlive mpiexec
 _TIDY_UP = 1.5  # seconds that mpiexec has when its ranks are gone, before it is told to end
 # Hydra's own codes after it has killed ranks, which say nothing about why. Any other is the argument of MPI_Abort.
-_MPIEXEC_KILLED_THEM = (0, 9, 15, 128 + 9, 128 + 15)
+_MPIEXEC_KILLED_THEM = (0, 9, 15, 128 + 9, 128 + 15, 255)
 _OTHER_HOSTS = 3.0  # seconds that other hosts have to answer after one could not be reached, so that all are named
 _NEVER = float("inf")
 

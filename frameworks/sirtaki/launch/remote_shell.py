@@ -36,25 +36,25 @@ def main(directory: str, arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, _leave)
     try:
         code, said = _run(plan["hosts"][host], environ, told)
-    except OSError as error:
-        code, said = 127, str(error).encode()
-    except SystemExit:
+        if code:
+            _report(directory, {"host": host, "code": code, "words": said.decode(errors="replace")})
+        return code
+    finally:
         _remove_without_launcher(directory)
-        raise
-    if code:
-        _report(directory, {"host": host, "code": code, "words": said.decode(errors="replace")})
-    return code
 
 
 def _run(command: Sequence[str], environ: dict[bytes, bytes], told: bytes) -> tuple[int, bytes]:
     parent = os.getpid()
-    process = subprocess.Popen(
-        command,
-        env=environ,
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        preexec_fn=lambda: processes.die_with_parent(signal.SIGTERM, parent),
-    )
+    try:
+        process = subprocess.Popen(
+            command,
+            env=environ,
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=lambda: processes.die_with_parent(signal.SIGTERM, parent),
+        )
+    except OSError as error:
+        return 127, str(error).encode()
     assert process.stdin is not None
     said = bytearray()
     reader = threading.Thread(target=_copy_stderr, args=(process, said), daemon=True)

@@ -1,0 +1,56 @@
+"""Three simulated hosts for each test: stand-ins for ssh, and namespaces where they are permitted."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path += [str(Path(__file__).parents[1] / room) for room in ("python", "parallel")]
+
+from namespaces import Namespaces
+from simulated import Hosts
+from stand_ins import StandIns
+
+NAMES = ("n1", "n2", "n3")
+
+
+@pytest.fixture(scope="session")
+def _stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandIns]:
+    made = StandIns(tmp_path_factory.mktemp("stand-ins"), NAMES)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def _namespaces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespaces | str]:
+    """Or why there are none."""
+    try:
+        made = Namespaces(tmp_path_factory.mktemp("namespaces"), NAMES)
+    except OSError as error:
+        yield str(error)
+        return
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def networks(_namespaces: Namespaces | str, tmp_path: Path) -> Iterator[Hosts]:
+    """Hosts that have networks of their own."""
+    if isinstance(_namespaces, str):
+        pytest.skip(_namespaces)
+    yield from _checked(Hosts(_namespaces, tmp_path))
+
+
+@pytest.fixture(params=["stand_ins", "namespaces"])
+def hosts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Hosts]:
+    machine = request.getfixturevalue(f"_{request.param}")
+    if isinstance(machine, str):
+        pytest.skip(machine)
+    yield from _checked(Hosts(machine, tmp_path))
+
+
+def _checked(hosts: Hosts) -> Iterator[Hosts]:
+    """Whatever a test does, no process of its job is left on any host."""
+    yield hosts
+    hosts.assert_nothing_left()

@@ -1,0 +1,147 @@
+"""What goes wrong on one of three hosts ends the job everywhere, with the cause last and nothing left."""
+
+import re
+import signal
+import subprocess
+import time
+
+import jobs
+import pytest
+from simulated import PLAIN, Hosts, last_line, report
+
+READY = "open(f'{sys.argv[1]}/{rank}', 'w').close()\n"
+# A program that ignores what can be ignored, with a child that does too.
+STUBBORN = """
+import subprocess
+for number in (1, 2, 15): signal.signal(number, signal.SIG_IGN)
+subprocess.Popen(["sleep", "300"], start_new_session=True)
+"""
+QUICK = {"SIRTAKI_STALL_CHECK_TIME_SECONDS": "1", "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS": "2"}
+# The others are in a collective, or compute on.
+ONE_FAILS = """
+meet("first")
+if rank == 2:
+    {how}
+if rank == 0:
+    meet("second")
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [("os._exit(3)", 3), ("os.kill(os.getpid(), 9)", 137), ("sys.exit(0)", None)],
+    ids=["exits", "is_killed", "leaves_early"],
+)
+def test_one_rank_fails(how: str, code: int | None, hosts: Hosts) -> None:
+    """C15, C58."""
+    begin = time.monotonic()
+    done = hosts.run_program(ONE_FAILS.format(how=how))
+    assert time.monotonic() - begin < 30
+    text = report(done)
+    assert done.returncode == code if code is not None else done.returncode not in (0, None), text
+    end = "\n".join(text.strip().splitlines()[-10:])
+    assert "rank 2" in end and (code is None or "n3" in end), text
+
+
+def test_stray_rank_and_missing_rank(hosts: Hosts) -> None:
+    """C11, C16: who waits for what, and from which line; and where the rank is that does not come."""
+    done = hosts.run_program("meet('a')\nmeet('b' if rank == 1 else 'a')\n", **QUICK)
+    text = report(done)
+    assert done.returncode not in (0, None), text
+    for rank, name in enumerate("aba"):
+        assert any(f"rank {rank} " in line and f"'{name}'" in line for line in text.splitlines()), text
+    assert "program.py:" in text
+    body = "def busy():\n    time.sleep(100)\nif rank == 2: busy()\nmeet('lonely')\n"
+    done = hosts.run_program(body, **QUICK)
+    text = report(done)
+    assert done.returncode not in (0, None) and "lonely" in text and "in busy" in text, text
+
+
+def test_plain_mpiexec(hosts: Hosts) -> None:
+    """C23: without our launcher on the hosts; rank 2 raises before its first collective."""
+    program = hosts.program("if rank == 2: raise ValueError('boom')\nmeet('first')\n")
+    words = [jobs.command(3, [])[0], "-hosts", "n1,n2,n3", "-n", "3", *program]
+    environ = jobs.environment({**hosts.machine.environment(), "PYTHONPATH": _frameworks()})
+    environ.pop("SIRTAKI_HOSTNAME", None)
+    if hosts.machine.kind == "stand-ins":
+        words[1:1] = ["-iface", "lo"]
+    done = subprocess.run([*hosts.machine.enter("n1"), *words], env=environ, capture_output=True, timeout=60)
+    text = report(done)
+    assert done.returncode not in (0, None), text
+    assert "[rank 2] ValueError: boom" in text, text
+
+
+def _frameworks() -> str:
+    from launching import FRAMEWORKS
+
+    return str(FRAMEWORKS)
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
+def test_signal_to_the_launcher(name: str, hosts: Hosts) -> None:
+    """C57. The fixture sees to it that nothing is left on any host."""
+    number = signal.Signals[name]
+    stubborn = STUBBORN if number == signal.SIGKILL else ""
+    with hosts.running(stubborn + READY + "time.sleep(300)\n", start=PLAIN) as job:
+        job.wait_for(hosts.there, 3)
+        assert sum(map(len, hosts.left().values())) >= 9
+        job.process.send_signal(number)
+        error = job.process.communicate(timeout=20)[1]
+        assert job.process.returncode == (-9 if number == signal.SIGKILL else 128 + number), error
+        job.assert_nothing_left()
+        hosts.assert_nothing_left()
+
+
+def test_host_dies(hosts: Hosts) -> None:
+    with hosts.running("meet('a')\n" + READY + "meet('b' if rank else 'a')\ntime.sleep(300)\n") as job:
+        job.wait_for(hosts.there, 3)
+        hosts.machine.kill("n2")
+        error = job.process.communicate(timeout=20)[1].decode()
+        assert job.process.returncode not in (0, None)
+        assert "rank 1 on host n2" in error.strip().splitlines()[-1], error
+        job.assert_nothing_left()
+
+
+def test_link_is_cut(networks: Hosts) -> None:
+    """The host lives on, but nobody hears of it: both sides end by themselves."""
+    body = "meet('a')\n" + READY + "meet('b' if rank else 'a')\ntime.sleep(300)\n"
+    with networks.running(body, SIRTAKI_LOST_HOST_SECONDS="2") as job:
+        job.wait_for(networks.there, 3)
+        networks.machine.cut("n2")
+        try:
+            error = job.process.communicate(timeout=20)[1].decode()
+            networks.assert_nothing_left()
+        finally:
+            networks.machine.mend("n2")
+        assert job.process.returncode not in (0, None)
+        assert "rank 1 on host n2 failed first: the connection to that host is lost" in error, error
+
+
+def test_link_that_comes_back_is_no_fault(networks: Hosts) -> None:
+    body = "meet('a')\n" + READY + "time.sleep(1)\nfor step in range(50): meet('b')\nprint('done')\n"
+    with networks.running(body, SIRTAKI_LOST_HOST_SECONDS="20") as job:
+        job.wait_for(networks.there, 3)
+        networks.machine.cut("n3")
+        time.sleep(1.5)
+        networks.machine.mend("n3")
+        output, error = job.process.communicate(timeout=50)
+        assert job.process.returncode == 0, error
+        assert output.decode().count("done") == 3
+
+
+def test_agent_that_cannot_reach_the_launcher_says_so(networks: Hosts) -> None:
+    """ssh works, but the way back is closed."""
+    enter = networks.machine.enter("n1")
+    done = subprocess.run([*enter, "/bin/sh", "-c", "ip address add 10.99.0.1/24 dev lo"], capture_output=True)
+    assert done.returncode == 0, done
+    try:
+        done = networks.run(
+            *networks.flags(), "--network-interfaces", "lo", "--start-timeout", "9", *networks.program("")
+        )
+    finally:
+        subprocess.run([*enter, "ip", "address", "del", "10.99.0.1/24", "dev", "lo"], check=True)
+    text = report(done)
+    assert done.returncode not in (0, None)
+    assert re.search("host n2 was not reached: .*cannot reach the launcher: .*--network-interfaces", text), text
+    assert last_line(done)

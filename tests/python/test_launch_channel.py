@@ -1,0 +1,180 @@
+"""The launcher's socket for other hosts: who is let in, and what a stranger can do there."""
+
+import selectors
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+
+import launching  # noqa: F401  # makes the sources importable where they are not installed
+import pytest
+
+from sirtaki.launch import addresses, agent, channel, spec
+from sirtaki.launch.workers import Workers
+
+TOKEN = b"t" * 32
+HELLO = channel.frame(channel.HELLO, b'{"rank": 0, "host": "x"}')
+
+
+class Launcher:
+    """The launcher's end, with what it has heard."""
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+        self.selector = selectors.PollSelector()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = ("127.0.0.1", self.listener.getsockname()[1])
+        self.workers = Workers(
+            self.selector,
+            [self.listener],
+            TOKEN,
+            on_output=lambda *piece: self.heard.append(piece),
+            on_arrival=self.heard.append,
+            on_exit=lambda *message: self.heard.append(message),
+            on_loss=self.heard.append,
+            lost_after=30,
+        )
+
+    def turn(self, seconds: float = 5) -> None:
+        for key, events in self.selector.select(seconds):
+            key.data(key.fileobj, events)
+
+    def connect(self) -> socket.socket:
+        stranger = socket.create_connection(self.endpoint, timeout=5)
+        self.turn()
+        return stranger
+
+
+@pytest.fixture
+def launcher() -> Iterator[Launcher]:
+    made = Launcher()
+    yield made
+    made.listener.close()
+    made.selector.close()
+
+
+def test_stranger_without_the_token_is_dropped(launcher: Launcher) -> None:
+    with launcher.connect() as stranger:
+        nonce = stranger.recv(channel.NONCE_BYTES)
+        stranger.sendall(channel.answer(b"wrong", nonce)[0] + HELLO)
+        launcher.turn()
+        assert stranger.recv(1) == b"" and not launcher.workers and launcher.heard == []
+
+
+def test_answer_of_another_connection_is_worth_nothing(launcher: Launcher) -> None:
+    with launcher.connect() as first, launcher.connect() as second:
+        answer, _ = channel.answer(TOKEN, first.recv(channel.NONCE_BYTES))
+        second.recv(channel.NONCE_BYTES)
+        second.sendall(answer + HELLO)
+        launcher.turn()
+        assert second.recv(1) == b"" and launcher.heard == []
+
+
+def test_member_is_let_in_and_learns_that_this_is_the_launcher(launcher: Launcher) -> None:
+    with launcher.connect() as member:
+        answer, expected = channel.answer(TOKEN, member.recv(channel.NONCE_BYTES))
+        member.sendall(answer + HELLO)
+        launcher.turn()
+        assert launcher.workers.arrived == {0} and len(launcher.heard) == 1
+        assert member.recv(channel.PROOF_BYTES) == expected
+
+
+def test_strangers_neither_keep_the_job_alive_nor_pile_up(launcher: Launcher) -> None:
+    strangers = [launcher.connect() for _ in range(90)]
+    assert not launcher.workers
+    closed = 0
+    for stranger in strangers:
+        stranger.recv(channel.NONCE_BYTES)
+        stranger.settimeout(0.01)
+        try:
+            closed += stranger.recv(1) == b""
+        except TimeoutError:
+            continue
+    assert closed >= 20
+    with launcher.connect() as member:
+        member.sendall(channel.answer(TOKEN, member.recv(channel.NONCE_BYTES))[0] + HELLO)
+        launcher.turn()
+        assert launcher.workers.arrived == {0}
+    for stranger in strangers:
+        stranger.close()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [struct.pack(">BI", channel.OUT, 1 << 30), channel.frame(channel.HELLO, b"{}"), channel.frame(channel.HELLO, b"[")],
+    ids=["length", "no rank", "no JSON"],
+)
+def test_member_that_speaks_otherwise_is_dropped(garbage: bytes, launcher: Launcher) -> None:
+    with launcher.connect() as member:
+        member.sendall(channel.answer(TOKEN, member.recv(channel.NONCE_BYTES))[0] + garbage)
+        launcher.turn()
+        member.recv(channel.PROOF_BYTES)
+        assert member.recv(1) == b"" and launcher.heard == []
+
+
+def test_launcher_that_cannot_be_reached_is_named(launcher: Launcher) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(OSError, match=rf"127.0.0.1 port {port}: .*refused.*--network-interfaces"):
+        channel.connect_remote([("127.0.0.1", port)], TOKEN)
+
+
+def test_who_answers_in_place_of_the_launcher_is_found_out() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def pretend() -> None:
+            connection, _ = server.accept()
+            connection.sendall(b"n" * channel.NONCE_BYTES)
+            connection.recv(channel.ANSWER_BYTES)
+            connection.sendall(b"p" * channel.PROOF_BYTES)
+            connection.close()
+
+        thread = threading.Thread(target=pretend)
+        thread.start()
+        with pytest.raises(OSError, match="not the launcher of this job"):
+            channel.connect_remote([server.getsockname()], TOKEN)
+        thread.join()
+
+
+def test_connection_is_watched_by_the_kernel(launcher: Launcher) -> None:
+    with socket.create_connection(launcher.endpoint) as connection:
+        channel.notice_loss(connection, 8)
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        idle = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+        step = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
+        count = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT)
+        assert idle + step * count == 8
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 8000
+
+
+def test_interfaces_and_loopback_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"--network-interfaces nope0: not on this host, which has .*lo"):
+        addresses.toward([], ["nope0"])
+    assert addresses.toward(["n1"], ["lo"]) == ["127.0.0.1"]
+    assert addresses.is_own("localhost") and addresses.is_own("127.0.0.1") and addresses.is_own(socket.gethostname())
+    assert not addresses.is_own("192.0.2.1")
+    with pytest.raises(ValueError, match=r"host localhost means itself on every host; .* for example "):
+        addresses.refuse_loopback("localhost", ["localhost", "192.0.2.1"])
+    monkeypatch.setattr(addresses, "_resolved", lambda name: (socket.AF_INET, ("127.0.1.1", 0)))
+    with pytest.raises(ValueError, match=r"host n1 is 127\.0\.1\.1 here, a loopback address.*/etc/hosts"):
+        addresses.toward(["n1"])
+
+
+def test_order_to_an_agent_limits_its_length_before_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def read(descriptor: int, count: int) -> bytes:
+        asked.append(count)
+        return b"\xff" * count
+
+    monkeypatch.setattr(agent.os, "read", read)
+    with pytest.raises(ValueError, match="what came on stdin is not from sirtakirun"):
+        agent._read_order()
+    assert asked == [8]
+
+
+def test_spec_travels_whole() -> None:
+    sent = spec.Spec(size=2, command=[b"a b", b"\xff"], environ={b"N": b"\n"}, cwd=b"/")
+    sent.endpoints, sent.token = [("fd00::1", 5), ("10.0.0.1", 6)], bytes(range(32))
+    received = spec.Spec.from_bytes(sent.to_bytes())
+    assert vars(received) == {**vars(sent), "endpoints": [["fd00::1", 5], ["10.0.0.1", 6]]}
