@@ -151,6 +151,7 @@ def test_interfaces_and_loopback_names(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"--network-interfaces nope0: not on this host, which has .*lo"):
         addresses.toward([], ["nope0"])
     assert addresses.toward(["n1"], ["lo"]) == ["127.0.0.1"]
+    assert addresses.toward([socket.gethostname(), "localhost"]) == ["127.0.0.1"]
     assert addresses.is_own("localhost") and addresses.is_own("127.0.0.1") and addresses.is_own(socket.gethostname())
     assert not addresses.is_own("192.0.2.1")
     with pytest.raises(ValueError, match=r"host localhost means itself on every host; .* for example "):

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from launching import MPIS, program, run, running
 
+from sirtaki.launch import slurm
+
 SSH = """#!{python} -S
 import os, sys
 words = sys.argv[1:]
@@ -145,6 +147,30 @@ def test_srun_is_left_alone_when_mpiexec_is_asked_for(tmp_path: Path) -> None:
     done = run("-np", "2", "--launcher", "mpiexec", *program("print(rank)"), **extra)
     assert sorted(done.stdout.splitlines()) == [b"[0] 0", b"[1] 1"]
     assert not (tmp_path / "log").exists()
+
+
+def test_hosts_of_an_allocation() -> None:
+    assert slurm.expanded("n[1-3,07],m,a[09-10]-ib") == ["n1", "n2", "n3", "n07", "m", "a09-ib", "a10-ib"]
+    assert slurm.hosts({"SLURM_JOB_NODELIST": "n[1-2]"}) == ["n1", "n2"]
+    assert slurm.hosts({}) == [] and slurm.hosts({"SLURM_JOB_NODELIST": "n[1-"}) == []
+    for text in ("n[1-", "n[x]", "n[1-9999999999]", ",", "n[]"):
+        with pytest.raises(ValueError):
+            slurm.expanded(text)
+
+
+def test_srun_listens_for_the_allocation_only(tmp_path: Path) -> None:
+    """All of it is this host."""
+    script(tmp_path / "srun", SRUN, log=str(tmp_path / "log"))
+    extra = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": socket.gethostname(),
+    }
+    done = run("-np", "2", "--dry-run", "true", **extra)
+    assert done.returncode == 0, done.stderr
+    assert b"other hosts connect to: 127.0.0.1 port " in done.stdout
+    assert b"hosts: as Slurm places the ranks" in done.stdout
+    assert b"starter: " + os.fsencode(tmp_path / "srun") in done.stdout and not (tmp_path / "log").exists()
 
 
 def test_srun_that_is_not_there(tmp_path: Path) -> None:

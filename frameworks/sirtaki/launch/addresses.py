@@ -57,12 +57,15 @@ def _is_loopback(name: str) -> bool:
 def toward(names: Collection[str], interfaces: Sequence[str] = ()) -> list[str]:
     """This host's addresses for connections from those hosts; of the interfaces, when there are some.
 
-    names: without this host's own. Raises ValueError for an interface that is not there and for a name that leads back
-    to this host.
+    names: empty when they are not known. Raises ValueError for an interface that is not there and for a name that
+    leads back to this host.
     """
     if interfaces:
         return _of_interfaces(interfaces)
-    found = dict.fromkeys(address for name in names if (address := _by_route(name)))
+    others = [name for name in names if not is_own(name)]
+    if names and not others:
+        return ["127.0.0.1"]
+    found = dict.fromkeys(address for name in others if (address := _by_route(name)))
     return list(found) or _outside()
 
 

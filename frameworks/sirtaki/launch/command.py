@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from sirtaki import mpi_library
-from sirtaki.launch import addresses, dry_run, front, hosts, options, private_directory, remote, spec, threads
+from sirtaki.launch import addresses, dry_run, front, hosts, options, private_directory, remote, slurm, spec, threads
 from sirtaki.launch.job import Job, Limits
 from sirtaki.launch.screen import Screen
 
@@ -95,7 +95,7 @@ def _prepare(request: front.Request, job_spec: spec.Spec, directory: str) -> lis
         request.program = [*request.program, os.path.join(directory, "spec")]
         return [private_directory.listen(job_spec, directory)]
     request.program = [*request.program, spec.BY_ENVIRONMENT]
-    others = request.remote.others() if request.remote is not None else [host.name for host in request.hosts]
+    others = [host.name for host in request.hosts] or slurm.hosts(os.environ)
     job_spec.token = secrets.token_bytes(32)
     listeners = _listen(job_spec, addresses.toward(others, request.nics))
     if request.remote is None:

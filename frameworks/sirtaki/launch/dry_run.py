@@ -14,12 +14,7 @@ def plan(request: Request, job_spec: spec.Spec, command: Sequence[str]) -> str:
     """The text. The names of variables stand in it, never their values."""
     lines = [f"{request.ranks} rank{'s' if request.ranks > 1 else ''} of: {_joined(job_spec.command)}"]
     lines.append(f"in directory: {job_spec.cwd.decode(errors='backslashreplace')}")
-    first = 0
-    for host in filled(request.hosts, request.ranks) or [Host(addresses.own_name(), request.ranks)]:
-        last = first + host.slots - 1
-        ranks = f"rank {first}" if first == last else f"ranks {first}-{last}"
-        lines.append(f"host {host.name}: {ranks}{_how(request, host)}")
-        first = last + 1
+    lines += _hosts(request, local=not job_spec.endpoints)
     if job_spec.endpoints:
         listed = ", ".join(f"{address} port {port}" for address, port in job_spec.endpoints)
         lines.append(f"other hosts connect to: {listed}")
@@ -31,10 +26,17 @@ def plan(request: Request, job_spec: spec.Spec, command: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _how(request: Request, host: Host) -> str:
-    if request.remote is None or host.name not in request.remote.others():
-        return ""
-    return f"\n  started by: {shlex.join(request.remote.shell.command(host.name))}"
+def _hosts(request: Request, local: bool) -> list[str]:
+    if not request.hosts and not local:
+        return ["hosts: as Slurm places the ranks"]
+    lines, first = [], 0
+    for host in filled(request.hosts, request.ranks) or [Host(addresses.own_name(), request.ranks)]:
+        last = first + host.slots - 1
+        lines.append(f"host {host.name}: " + (f"rank {first}" if first == last else f"ranks {first}-{last}"))
+        if request.remote is not None and host.name in request.remote.others():
+            lines.append(f"  started by: {shlex.join(request.remote.shell.command(host.name))}")
+        first = last + 1
+    return lines
 
 
 def _joined(words: Sequence[bytes]) -> str:
