@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sirtaki import parameter_check
+from sirtaki.launch import options, remote
 
 TOP = Path(__file__).resolve().parents[2]
 README = (TOP / "README.md").read_text()
@@ -74,6 +75,6 @@ def test_links_and_paths_exist(document: Path) -> None:
 
 def test_settings_in_the_table_are_those_that_are_read() -> None:
     known = set(re.findall(r"SIRTAKI_\w+(?=[:,])", (TOP / "collectives/settings.h").read_text()))
-    known.add(parameter_check.VARIABLE)
+    known |= {parameter_check.VARIABLE, remote.AGENT_VARIABLE, options.LOST_HOST_VARIABLE}
     table = set(re.findall(r"^\| `(SIRTAKI_\w+)` \|", section("Install on a cluster"), re.MULTILINE))
     assert table and table <= known

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from sirtaki.launch import config_file, tuning
 from sirtaki.launch.spec import LOST_AFTER
 
+LOST_HOST_VARIABLE = "SIRTAKI_LOST_HOST_SECONDS"
 _LONGEST = 1e6  # seconds
 
 _EPILOG = """\
@@ -173,8 +174,7 @@ def start_timeout(options: argparse.Namespace) -> float:
 
 def lost_after() -> float:
     """Seconds without a sign of life until another host is lost, 0 for never. Raises ValueError."""
-    name = "SIRTAKI_LOST_HOST_SECONDS"
-    return _seconds(name, or_never=True) if os.environ.get(name) else LOST_AFTER
+    return _seconds(LOST_HOST_VARIABLE, or_never=True) if os.environ.get(LOST_HOST_VARIABLE) else LOST_AFTER
 
 
 def _seconds(name: str, or_never: bool) -> float:
