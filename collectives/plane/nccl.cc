@@ -22,6 +22,20 @@ bool all_equal(std::span<const std::int64_t> counts) {
 
 std::int64_t bytes_of(std::int64_t count, DType dtype) { return count * static_cast<std::int64_t>(size_of(dtype)); }
 
+NcclWay way_of(Verb verb, DType dtype, int op, std::span<const Segment> segments) {
+  NcclWay way;
+  way.what(static_cast<int>(verb)).what(static_cast<int>(dtype)).what(op);
+  for (const Segment& segment : segments) way.size(segment.count);
+  return way;
+}
+
+NcclWay way_of(Verb verb, DType dtype, int op, std::span<const std::int64_t> counts) {
+  NcclWay way;
+  way.what(static_cast<int>(verb)).what(static_cast<int>(dtype)).what(op);
+  for (const std::int64_t count : counts) way.size(count);
+  return way;
+}
+
 }  // namespace
 
 bool NcclCollectives::can_reduce(const Reduction& reduction) const {
@@ -104,19 +118,25 @@ Task NcclCollectives::allreduce(Reduction reduction, std::span<const Segment> se
   const int op = operation(reduction, how);
   if (!batch.direct.empty()) batch.direct = with_scratch(reduction.dtype, reduction.op, std::move(batch.direct));
   const auto queue_direct = [&] { queue_allreduce(reduction.dtype, op, batch.direct); };
-  if (batch.fillings.empty() && !batch.direct.empty()) co_await communicator_.group(queue_direct);
+  const NcclWay direct_way = way_of(Verb::kAllreduce, reduction.dtype, how.op, batch.direct);
+  if (batch.fillings.empty() && !batch.direct.empty()) co_await communicator_.group(direct_way, queue_direct);
   for (const NcclFilling& filling : batch.fillings) {
     const Segment packed = pack(reduction, how, filling);
-    co_await communicator_.group([&] {
+    const bool is_last = &filling == &batch.fillings.back();
+    NcclWay way = is_last ? direct_way : way_of(Verb::kAllreduce, how.wire, how.op, std::span<const Segment>());
+    way.what(static_cast<int>(how.wire)).size(packed.count);
+    co_await communicator_.group(way, [&] {
       queue_allreduce(how.wire, op, {&packed, 1});
-      if (&filling == &batch.fillings.back()) queue_direct();
+      if (is_last) queue_direct();
     });
     unpack(reduction, how, filling);
   }
 }
 
 Task NcclCollectives::broadcast(int root, std::size_t element_size, std::span<const Segment> segments) {
-  co_await communicator_.group([&] {
+  NcclWay way = way_of(Verb::kBroadcast, DType::kUint8, root, segments);
+  way.what(static_cast<int>(element_size));
+  co_await communicator_.group(way, [&] {
     for (const Segment& segment : segments) {
       if (segment.count == 0) continue;
       const void* in = communicator_.members().rank == root ? segment.in : segment.out;
@@ -131,6 +151,8 @@ Task NcclCollectives::broadcast(int root, std::size_t element_size, std::span<co
 // Parts of unequal length are broadcast, each by its owner, in one group.
 Task NcclCollectives::allgather(std::size_t element_size, const Spread& spread) {
   if (sum(spread.counts) == 0) co_return;
+  NcclWay way = way_of(Verb::kAllgather, DType::kUint8, all_equal(spread.counts) ? 1 : 0, spread.counts);
+  way.what(static_cast<int>(element_size));
   if (!all_equal(spread.counts)) {
     std::vector<Segment> parts;
     std::byte* out = static_cast<std::byte*>(spread.out);
@@ -138,7 +160,7 @@ Task NcclCollectives::allgather(std::size_t element_size, const Spread& spread) 
       parts.push_back({out, out, count});
       out += count * static_cast<std::int64_t>(element_size);
     }
-    co_await communicator_.group([&] {
+    co_await communicator_.group(way, [&] {
       for (int root = 0; root < communicator_.members().size; ++root) {
         const Segment& part = parts[static_cast<std::size_t>(root)];
         if (part.count == 0) continue;
@@ -151,7 +173,7 @@ Task NcclCollectives::allgather(std::size_t element_size, const Spread& spread) 
     });
     co_return;
   }
-  co_await communicator_.group([&] {
+  co_await communicator_.group(way, [&] {
     const int result = communicator_.calls().AllGather(spread.in, spread.out,
                                                        static_cast<std::size_t>(spread.counts[0]) * element_size,
                                                        kNcclUint8, communicator_.handle(), communicator_.stream());
@@ -182,9 +204,10 @@ Task NcclCollectives::reducescatter(Reduction reduction, const Spread& spread) {
   const std::int64_t total = sum(spread.counts);
   if (total == 0) co_return;
   const int op = operation(reduction, how);
+  const NcclWay way = way_of(Verb::kReducescatter, how.wire, how.op, spread.counts);
   if (!how.converts) {
     co_await communicator_.group(
-        [&] { queue_reducescatter(spread.in, spread.out, reduction.dtype, op, spread.counts); });
+        way, [&] { queue_reducescatter(spread.in, spread.out, reduction.dtype, op, spread.counts); });
     co_return;
   }
   const std::int64_t mine = spread.counts[static_cast<std::size_t>(communicator_.members().rank)];
@@ -193,14 +216,16 @@ Task NcclCollectives::reducescatter(Reduction reduction, const Spread& spread) {
   std::byte* got = given + start;
   const Part in{spread.in, given, total};
   communicator_.device().convert(how.wire, reduction.dtype, {&in, 1}, how.before, communicator_.stream());
-  co_await communicator_.group([&] { queue_reducescatter(given, got, how.wire, op, spread.counts); });
+  co_await communicator_.group(way, [&] { queue_reducescatter(given, got, how.wire, op, spread.counts); });
   const Part out{got, spread.out, mine};
   communicator_.device().convert(reduction.dtype, how.wire, {&out, 1}, how.after, communicator_.stream());
 }
 
 Task NcclCollectives::alltoall(std::size_t element_size, const Exchange& exchange) {
   const NcclCalls& calls = communicator_.calls();
-  co_await communicator_.group([&] {
+  NcclWay way = way_of(Verb::kAlltoall, DType::kUint8, static_cast<int>(element_size), exchange.send_counts);
+  for (const std::int64_t count : exchange.receive_counts) way.size(count);
+  co_await communicator_.group(way, [&] {
     std::int64_t sent = 0;
     std::int64_t received = 0;
     for (int peer = 0; peer < communicator_.members().size; ++peer) {

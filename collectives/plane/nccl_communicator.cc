@@ -3,6 +3,7 @@
 #include <chrono>
 #include <thread>
 
+#include "aside.h"
 #include "dtype_dispatch.h"
 #include "error.h"
 #include "plane/nccl_reduction.h"
@@ -11,15 +12,8 @@ namespace sirtaki {
 namespace {
 
 constexpr std::chrono::seconds kFarewell{5};
-
-class Settled final : public Pending {
- public:
-  explicit Settled(std::function<bool()> settled) : settled_(std::move(settled)) {}
-  bool ready() override { return settled_(); }
-
- private:
-  std::function<bool()> settled_;
-};
+// A program whose collectives are always new ones needs no memory of them.
+constexpr std::size_t kMostWays = 4096;
 
 }  // namespace
 
@@ -36,42 +30,40 @@ NcclCommunicator::~NcclCommunicator() {
 }
 
 void NcclCommunicator::leave() {
-  const auto limit = std::chrono::steady_clock::now() + kFarewell;
   device_.within([&] {
     for (const auto& [key, op] : scaled_sums_) calls().RedOpDestroy(op, comm_);
-    int state = calls().CommFinalize(comm_);
-    while (state == kNcclInProgress && std::chrono::steady_clock::now() < limit) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      if (calls().CommGetAsyncError(comm_, &state) != kNcclSuccess) break;
-    }
-    // Whoever waits for ranks that are gone would wait for ever.
-    state == kNcclSuccess ? calls().CommDestroy(comm_) : calls().CommAbort(comm_);
   });
+  Aside farewell([library = library_, &device = device_, comm = comm_] {
+    device.within([&] {
+      library->calls.CommFinalize(comm);
+      library->calls.CommDestroy(comm);
+    });
+  });
+  const auto limit = std::chrono::steady_clock::now() + kFarewell;
+  while (!farewell.ready()) {
+    if (std::chrono::steady_clock::now() >= limit) return abort();  // it waits for ranks that are gone
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 Task NcclCommunicator::connect() {
-  NcclConfig config;
-  device_.within([&] {
-    const int result = calls().CommInitRankConfig(&comm_, members_.size, members_.id, members_.rank, &config);
-    check(result, "ncclCommInitRankConfig");
+  struct Made {
+    NcclConfig config;
+    NcclComm comm = nullptr;
+  };
+  const auto made = std::make_shared<Made>();
+  auto init = std::make_unique<Aside>([made, library = library_, &device = device_, members = members_] {
+    device.within([&] {
+      const int result =
+          library->calls.CommInitRankConfig(&made->comm, members.size, members.id, members.rank, &made->config);
+      library->check(result, "ncclCommInitRankConfig");
+    });
   });
-  co_await settled();
+  co_await std::move(init);
+  comm_ = made->comm;
 }
 
-bool NcclCommunicator::is_settled() const {
-  int state = kNcclSuccess;
-  check(calls().CommGetAsyncError(comm_, &state), "ncclCommGetAsyncError");
-  check(state, "NCCL");
-  return state == kNcclSuccess;
-}
-
-PendingPtr NcclCommunicator::settled() const {
-  if (is_settled()) return nullptr;
-  return std::make_unique<Settled>([this] { return is_settled(); });
-}
-
-PendingPtr NcclCommunicator::group(const std::function<void()>& calls_of_group) {
-  int result = kNcclSuccess;
+void NcclCommunicator::make_group(const std::function<void()>& calls_of_group) {
   device_.within([&] {
     check(calls().GroupStart(), "ncclGroupStart");
     try {
@@ -80,10 +72,18 @@ PendingPtr NcclCommunicator::group(const std::function<void()>& calls_of_group) 
       calls().GroupEnd();
       throw;
     }
-    result = calls().GroupEnd();
-    check(result, "ncclGroupEnd");
+    check(calls().GroupEnd(), "ncclGroupEnd");
   });
-  return result == kNcclSuccess ? nullptr : settled();
+}
+
+PendingPtr NcclCommunicator::group(const NcclWay& way, std::function<void()> calls_of_group) {
+  if (known_ways_.contains(way.value())) {
+    make_group(calls_of_group);
+    return nullptr;
+  }
+  if (known_ways_.size() >= kMostWays) known_ways_.clear();
+  known_ways_.insert(way.value());
+  return std::make_unique<Aside>([this, made = std::move(calls_of_group)] { make_group(made); });
 }
 
 int NcclCommunicator::scaled_sum(DType dtype, double factor) {
@@ -103,7 +103,10 @@ int NcclCommunicator::scaled_sum(DType dtype, double factor) {
 }
 
 void NcclCommunicator::check_queued() const {
-  if (comm_ != nullptr) static_cast<void>(is_settled());
+  if (comm_ == nullptr) return;
+  int state = kNcclSuccess;
+  check(calls().CommGetAsyncError(comm_, &state), "ncclCommGetAsyncError");
+  check(state, "NCCL");
 }
 
 void NcclCommunicator::abort() {

@@ -50,7 +50,7 @@ std::shared_ptr<const NcclLibrary> bind(const SharedLibrary& library) {
 }  // namespace
 
 void NcclLibrary::check(int result, const char* call, NcclComm comm) const {
-  if (result == kNcclSuccess || result == kNcclInProgress) return;
+  if (result == kNcclSuccess) return;
   const char* last = calls.GetLastError(comm);
   const std::string details = last != nullptr && *last != '\0' ? std::string(" (") + last + ")" : "";
   throw Error(ErrorKind::kAborted, std::string(call) + " failed: " + calls.GetErrorString(result) + details);

@@ -23,7 +23,7 @@ struct NcclConfig {
   std::size_t size = sizeof(NcclConfig);
   unsigned int magic = 0xcafebeef;
   unsigned int version = 21700;
-  int blocking = 0;
+  int blocking = 1;
   int cga_cluster_size = kUndefined;
   int min_ctas = kUndefined;
   int max_ctas = kUndefined;
@@ -32,7 +32,6 @@ struct NcclConfig {
 };
 
 inline constexpr int kNcclSuccess = 0;
-inline constexpr int kNcclInProgress = 7;
 
 enum NcclType : int {
   kNcclInt8,
@@ -77,7 +76,7 @@ struct NcclLibrary {
   std::string version;  // "2.28.9"
   NcclCalls calls;
 
-  // Throws Error(kAborted) with NCCL's words unless the result is success or "in progress".
+  // Throws Error(kAborted) with NCCL's words unless the result is success.
   void check(int result, const char* call, NcclComm comm = nullptr) const;
 };
 

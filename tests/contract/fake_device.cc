@@ -8,6 +8,7 @@
 #include <deque>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "error.h"
@@ -15,6 +16,19 @@
 
 namespace sirtaki::contract {
 namespace {
+
+thread_local FakeDevice* current_device = nullptr;
+
+class Inside {
+ public:
+  explicit Inside(FakeDevice& device) : before_(std::exchange(current_device, &device)) {}
+  ~Inside() { current_device = before_; }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+
+ private:
+  FakeDevice* before_;
+};
 
 class Point {
  public:
@@ -108,6 +122,7 @@ class Fake final : public FakeDevice {
   const std::string& identity() const override { return hardware_.identity; }
   void within(const std::function<void()>& calls) override {
     check();
+    const Inside inside(*this);
     calls();
   }
   Stream make_stream() override { return new FakeStream; }
@@ -158,6 +173,8 @@ class Fake final : public FakeDevice {
 };
 
 }  // namespace
+
+FakeDevice* FakeDevice::current() { return current_device; }
 
 std::unique_ptr<FakeDevice> make_fake_device(FakeHardware hardware) {
   return std::make_unique<Fake>(std::move(hardware));

@@ -18,6 +18,8 @@ struct FakeHardware {
 
 class FakeDevice : public Device {
  public:
+  // The one whose within() this thread is in.
+  static FakeDevice* current();
   // Queues a call of the test's own.
   virtual void call(Stream stream, std::function<void()> body) = 0;
   // From now on what planes ask of it throws Error(kAborted).

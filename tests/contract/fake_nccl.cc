@@ -8,6 +8,7 @@
 #include <mutex>
 #include <set>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "half.h"
@@ -21,7 +22,6 @@ using Memory = std::vector<std::byte>;
 constexpr int kRemoteError = 6;
 constexpr int kInvalidUsage = 5;
 constexpr int kFirstOwnOp = 100;
-constexpr int kLooksBeforeDone = 3;
 
 constexpr std::array<DType, 10> kTypes = {DType::kInt8,    DType::kUint8,   DType::kInt32,   DType::kUint32,
                                           DType::kInt64,   DType::kUint64,  DType::kFloat16, DType::kFloat32,
@@ -44,6 +44,8 @@ struct World {
   std::mutex mutex;
   std::condition_variable changed;
   int size = 0;
+  int made = 0;       // communicators
+  int connected = 0;  // of those
   bool aborted = false;
   std::map<std::uint64_t, std::map<int, Call>> calls;  // by number of the collective, by rank
   std::map<std::uint64_t, std::map<int, Memory>> inputs;
@@ -56,9 +58,8 @@ struct Comm {
   FakeDevice* device = nullptr;
   int rank = 0;
   std::uint64_t collectives = 0;
-  int looks = 0;                               // until what is pending is done
-  std::vector<std::function<void()>> pending;  // of the last group
-  std::map<int, double> factors;               // of own operations
+  bool connected = false;
+  std::map<int, double> factors;  // of own operations
 };
 
 std::mutex worlds_mutex;
@@ -66,7 +67,6 @@ std::map<std::string, std::shared_ptr<World>> worlds;
 std::vector<std::unique_ptr<Comm>> comms;  // kept to the end: calls that are still queued refer to them
 std::set<FakeDevice*> broken;
 int ids = 0;
-thread_local FakeDevice* device_of_thread = nullptr;
 thread_local bool in_group = false;
 thread_local std::vector<std::pair<Comm*, std::function<void()>>> grouped;
 
@@ -157,38 +157,39 @@ int get_unique_id(NcclUniqueId* id) {
   return kNcclSuccess;
 }
 
+// As the real one, for all ranks.
+void meet(World& world, int World::* count) {
+  std::unique_lock lock(world.mutex);
+  ++(world.*count);
+  world.changed.notify_all();
+  world.changed.wait(lock, [&] { return world.aborted || world.*count >= world.size; });
+}
+
 int comm_init(NcclComm* comm, int size, NcclUniqueId id, int rank, NcclConfig* config) {
-  if (config->blocking != 0 || config->magic != 0xcafebeef || config->size != sizeof(NcclConfig)) return kInvalidUsage;
-  const std::lock_guard lock(worlds_mutex);
-  std::shared_ptr<World>& world = worlds[id.bytes];
-  if (world == nullptr) {
-    world = std::make_shared<World>();
-    world->size = size;
+  if (config->blocking != 1 || config->magic != 0xcafebeef || config->size != sizeof(NcclConfig)) return kInvalidUsage;
+  std::shared_ptr<World> world;
+  Comm* made = nullptr;
+  {
+    const std::lock_guard lock(worlds_mutex);
+    std::shared_ptr<World>& known = worlds[id.bytes];
+    if (known == nullptr) {
+      known = std::make_shared<World>();
+      known->size = size;
+    }
+    world = known;
+    made = comms.emplace_back(std::make_unique<Comm>()).get();
   }
-  Comm* made = comms.emplace_back(std::make_unique<Comm>()).get();
   made->world = world;
-  made->device = device_of_thread;
+  made->device = FakeDevice::current();
   made->rank = rank;
-  made->looks = kLooksBeforeDone;
   *comm = made;
-  return kNcclInProgress;
+  meet(*world, &World::made);
+  return kNcclSuccess;
 }
 
 int get_async_error(NcclComm handle, int* state) {
-  Comm& comm = comm_of(handle);
-  {
-    const std::lock_guard lock(worlds_mutex);
-    if (broken.contains(comm.device)) {
-      *state = kRemoteError;
-      return kNcclSuccess;
-    }
-  }
-  if (comm.looks > 0) --comm.looks;
-  *state = comm.looks > 0 ? kNcclInProgress : kNcclSuccess;
-  if (comm.looks == 0) {
-    for (const auto& launch : comm.pending) launch();
-    comm.pending.clear();
-  }
+  const std::lock_guard lock(worlds_mutex);
+  *state = broken.contains(comm_of(handle).device) ? kRemoteError : kNcclSuccess;
   return kNcclSuccess;
 }
 
@@ -219,16 +220,15 @@ int group_start() {
   return kNcclSuccess;
 }
 
+// A communicator connects in its first group, for which it has to meet the other ranks.
 int group_end() {
   in_group = false;
-  if (grouped.empty()) return kNcclSuccess;
   for (auto& [comm, body] : grouped) {
-    if (!comm->pending.empty() && comm->looks == 0) return kInvalidUsage;
-    comm->pending.push_back(std::move(body));
-    comm->looks = kLooksBeforeDone;
+    if (!std::exchange(comm->connected, true)) meet(*comm->world, &World::connected);
+    body();
   }
   grouped.clear();
-  return kNcclInProgress;
+  return kNcclSuccess;
 }
 
 int all_reduce(const void* in, void* out, std::size_t count, int type, int op, NcclComm comm, Stream stream) {
@@ -299,10 +299,9 @@ int receive(void* out, std::size_t, int, int peer, NcclComm handle, Stream strea
 
 }  // namespace
 
-void use_fake_nccl(FakeDevice& device) {
-  device_of_thread = &device;
+void mend_fake_nccl(FakeDevice& device) {
   const std::lock_guard lock(worlds_mutex);
-  broken.erase(&device);  // it may lie where one lay that is gone
+  broken.erase(&device);
 }
 
 void break_fake_nccl(FakeDevice& device) {

@@ -60,15 +60,13 @@ void run_ranks(
   for (int r = 0; r < size; ++r) {
     threads.emplace_back([&, r] {
       const auto device = make_fake_device({0, "fake " + std::to_string(r), "", std::size_t{1} << 40});
+      mend_fake_nccl(*device);
       EngineOptions options;
       options.program = "test";
       options.say = [](const std::string&) {};
       options.make_planes = [&](Transport& transport, const std::vector<int>&) {
         GpuOptions gpus;
-        gpus.devices = [&](int) -> Device& {
-          use_fake_nccl(*device);  // on whichever thread does the engine's work
-          return *device;
-        };
+        gpus.devices = [&](int) -> Device& { return *device; };
         gpus.usual = usual;
         gpus.load_nccl = [](std::string&) { return fake_nccl(); };
         gpus.operations = operations;

@@ -58,7 +58,7 @@ void on_ranks(int size, const Setup& setup, const std::function<void(Rank&)>& bo
       try {
         const std::string identity = setup.one_card ? "fake" : "fake " + std::to_string(r);
         rank.device = make_fake_device({0, identity, setup.lacks_kernels, setup.memory});
-        use_fake_nccl(*rank.device);
+        mend_fake_nccl(*rank.device);
         rank.host = make_point_to_point_plane(transport);
         rank.stream = rank.device->make_stream();
         GpuOptions options;
