@@ -91,6 +91,7 @@ GpuOptions gpu_options(const Settings& settings, std::function<void(const std::s
   options.load_nccl = &find_nccl;
   options.operations = settings.gpu_operations;
   options.tell = std::move(tell);
+  options.dead_rank = [] { return engine_to_use()->dead_rank(); };
   return options;
 }
 

@@ -7,6 +7,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "sign_of_life.h"
+
 namespace sirtaki {
 
 // All zero is the state of an engine that is awake. On its own pair of cache lines, since processors fetch lines in
@@ -19,6 +21,7 @@ struct alignas(128) Bell {
   // hardly ever change.
   alignas(64) std::atomic<std::uint32_t> seat;
   cpu_set_t allowed;
+  SignOfLife life;
 };
 
 enum class Rest : std::uint32_t {

@@ -76,6 +76,7 @@ Engine::Engine(EngineOptions options, std::unique_ptr<Transport> world)
     bells_ = HostBells::make(*world, why);
     if (bells_ != nullptr) {
       doorbell_.attach(bells_->of(topology_.rank));
+      bells_->of(topology_.rank).life.prepare();
       Seats seats(bells_, topology_.rank);
       seats.publish();
       world = make_shm_transport(std::move(world), bells_, all, why);  // meets all ranks
@@ -165,6 +166,7 @@ void Engine::run() {
   pthread_setname_np(pthread_self(), "sirtaki");
   own_thread_ = std::this_thread::get_id();
   prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; the default makes every nap 50 us longer
+  if (bells_ != nullptr) bells_->of(topology_.rank).life.begin();
   bool pinned = options_.settings.thread_affinity.empty();
   Role role(role_);
   try {
@@ -185,6 +187,7 @@ void Engine::run() {
   fail_everything(shut_down());
   over_ = true;
   groups_.clear();
+  if (bells_ != nullptr) bells_->of(topology_.rank).life.end();
 }
 
 void Engine::pin() {

@@ -75,6 +75,9 @@ class Engine final : private GroupOwner {
   // The name of the transport that carries control messages.
   const std::string& control() const { return control_; }
 
+  // A rank of this host whose process has died, -1 if none is known.
+  int dead_rank() const { return bells_ == nullptr ? -1 : bells_->find_dead(); }
+
   // Blocks until somebody wants this process's Python stacks (true), or the engine ends (false).
   bool wait_for_question();
   void answer(const std::string& stacks);

@@ -15,4 +15,11 @@ HostBells::HostBells(std::unique_ptr<ShmSegment> segment, int size)
       bells_(std::launder(reinterpret_cast<Bell*>(segment_->bytes().data()))),
       size_(size) {}
 
+int HostBells::find_dead() const {
+  for (int rank = 0; rank < size_; ++rank) {
+    if (bells_[rank].life.has_died()) return rank;
+  }
+  return -1;
+}
+
 }  // namespace sirtaki

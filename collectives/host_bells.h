@@ -20,6 +20,8 @@ class HostBells {
   // Of that rank of the job.
   Bell& of(int rank) const { return bells_[rank]; }
   int size() const { return size_; }
+  // The first rank whose process has died; -1 if all live or have left in order.
+  int find_dead() const;
 
  private:
   std::unique_ptr<ShmSegment> segment_;

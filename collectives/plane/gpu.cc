@@ -218,9 +218,16 @@ StagedCollectives& GpuPlane::staged() {
 }
 
 bool GpuPlane::watch() {
+  const bool unfinished = last_ != nullptr && !last_->reached();
   if (nccl_ != nullptr) nccl_->check_queued();
   if (hierarchical_ != nullptr) hierarchical_->check_queued();
-  return last_ != nullptr && !last_->reached();
+  // NCCL does not notice: what a GPU waits for in another one's memory has nobody that would tell.
+  const int dead = unfinished && options_.dead_rank ? options_.dead_rank() : -1;
+  if (dead >= 0) {
+    throw Error(ErrorKind::kAborted,
+                "the process of rank " + std::to_string(dead) + " has died, and collectives on GPUs wait for it");
+  }
+  return unfinished;
 }
 
 void GpuPlane::abort_nccl() {

@@ -28,6 +28,7 @@ struct GpuOptions {
   std::unique_ptr<HostLevels> levels;
   std::string operations;                        // as Settings::gpu_operations
   std::function<void(const std::string&)> tell;  // one line for people
+  std::function<int()> dead_rank;                // of the job: one whose process has died, -1 if none is known
 };
 
 // The host planes and the transport outlive it.

@@ -1,5 +1,6 @@
 // The plane for GPUs on fake devices, ranks as threads: by way of the host and by a fake NCCL, with and without
 // kernels, by the suite that every plane passes; and what only this plane has to do.
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -33,6 +34,7 @@ struct Setup {
   bool one_card = false;  // all ranks say that they have the same GPU
   bool other_version = false;
   std::vector<int> hosts{};  // by rank, for two levels
+  std::function<int()> dead_rank{};
 };
 
 // One rank: its device, the stream that its framework computes on, the plane, and what it had to say.
@@ -71,6 +73,7 @@ void on_ranks(int size, const Setup& setup, const std::function<void(Rank&)>& bo
         };
         options.operations = setup.operations;
         options.tell = [&](const std::string& line) { rank.told += line; };
+        options.dead_rank = setup.dead_rank;
         if (!setup.hosts.empty()) {
           std::string why;
           options.levels = make_host_levels(transport, setup.hosts, why);
@@ -208,6 +211,26 @@ void check_refusals() {
   });
 }
 
+// A rank that dies while another one's GPU waits for it is noticed, and only then looked for.
+void check_death() {
+  std::atomic<int> dead{-1};
+  on_ranks(2, {.dead_rank = [&] { return dead.load(); }}, [&](Rank& rank) {
+    std::vector<std::vector<float>> tensors = {{1.0F}};
+    const Segment segment{tensors[0].data(), tensors[0].data(), 1};
+    sums(rank, {&segment, 1}, tensors);
+    wait_until([&] { return !rank.plane->watch(); });
+    if (rank.rank == 1) return;
+    rank.plane->begin({0, {}, 0});
+    wait(rank.plane->allreduce({DType::kFloat32, ReduceOp::kSum, 1, 1}, {&segment, 1}));
+    const EventPtr there = rank.plane->end();
+    check(rank.plane->watch(), "a collective of one rank of two ended by itself");
+    dead = 1;
+    check_error(ErrorKind::kAborted, "the process of rank 1 has died", [&] { rank.plane->watch(); });
+    rank.plane->abort();
+    there->block();
+  });
+}
+
 // No room for the fusion buffer: what it is, how much, and what to do.
 void check_no_memory() {
   on_ranks(2, {.memory = 1 << 10}, [](Rank& rank) {
@@ -253,6 +276,7 @@ int main() {
   check_refusals();
   check_no_memory();
   check_failures();
+  check_death();
   check_bits_by_host(host, 3);
   check_bits_by_host(host_without_kernels, 2);
   check_suite({}, 2);

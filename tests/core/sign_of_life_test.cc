@@ -1,0 +1,55 @@
+// A process that has died is told from one that lives and from one that has left in order.
+#include "sign_of_life.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <new>
+
+#include "check.h"
+
+namespace {
+
+using sirtaki::SignOfLife;
+using sirtaki::testing::check;
+
+// A process that begins, perhaps ends in order, and then says so and lives on.
+pid_t start(SignOfLife& life, bool ends) {
+  int pipe_ends[2];
+  check(pipe(pipe_ends) == 0, "pipe");
+  const pid_t child = fork();
+  if (child == 0) {
+    life.begin();
+    if (ends) life.end();
+    if (write(pipe_ends[1], "x", 1) != 1) _exit(1);
+    while (true) pause();
+  }
+  char byte = 0;
+  check(read(pipe_ends[0], &byte, 1) == 1, "the child has not begun");
+  return child;
+}
+
+void end(pid_t child) {
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+}
+
+}  // namespace
+
+int main() {
+  void* memory = mmap(nullptr, 2 * sizeof(SignOfLife), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  check(memory != MAP_FAILED, "mmap");
+  auto* lives = std::launder(reinterpret_cast<SignOfLife*>(memory));
+  lives[0].prepare();
+  lives[1].prepare();
+  check(!lives[0].has_died(), "before it has begun");
+  const pid_t one = start(lives[0], false);
+  const pid_t other = start(lives[1], true);
+  check(!lives[0].has_died() && !lives[0].has_died(), "while it lives");
+  end(one);
+  end(other);
+  check(lives[0].has_died() && lives[0].has_died(), "killed, and asked twice");
+  check(!lives[1].has_died(), "killed after it had left in order");
+}
