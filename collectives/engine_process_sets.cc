@@ -43,7 +43,7 @@ PlanLane Engine::make_lane(Transport& transport, const std::vector<int>& hosts) 
 
 DataPlanes Engine::make_planes(Transport& transport, const std::vector<int>& hosts) {
   DataPlanes planes = options_.make_planes(transport, hosts);
-  for (const auto& plane : planes) plane->count_uses(plane_uses_.of(plane->name()));
+  for (const auto& plane : planes) plane->count_uses(plane_uses_);
   return planes;
 }
 

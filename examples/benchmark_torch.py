@@ -41,7 +41,7 @@ class Benchmark:
         self.gradients: list[torch.Tensor] = []
 
     def count_ranks(self) -> int:
-        return int(self.hvd.allreduce(torch.ones(1), name="count_ranks", op=self.hvd.Sum))
+        return int(self.hvd.allreduce(torch.ones(1, device=self.place), name="count_ranks", op=self.hvd.Sum))
 
     @property
     def wire_dtype(self) -> str:

@@ -28,6 +28,9 @@ Call = Callable[[list[torch.Tensor]], None]
 
 
 def by_sirtaki(tensors: list[torch.Tensor]) -> None:
+    if len(tensors) == 1:
+        hvd.allreduce_(tensors[0], name="bench.one", op=hvd.Sum)
+        return
     handles = [hvd.allreduce_async_(tensor, name=f"bench.{i}", op=hvd.Sum) for i, tensor in enumerate(tensors)]
     for handle in handles:
         hvd.synchronize(handle)
@@ -38,6 +41,9 @@ def by_sirtaki_grouped(tensors: list[torch.Tensor]) -> None:
 
 
 def by_torch(tensors: list[torch.Tensor]) -> None:
+    if len(tensors) == 1:
+        dist.all_reduce(tensors[0])
+        return
     for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
         work.wait()
 

@@ -11,15 +11,22 @@ from synthetic_world import World
 
 NO_COMMUNICATION = "no communication"
 NAMES = {"shm": "shared memory", "mpi": "MPI", "two-level": "shared memory within hosts, MPI between them"}
+GPU_NAMES = {
+    "nccl": "NCCL",
+    "hierarchical": "NCCL within hosts, MPI between them",
+    "gpu-mpi": "MPI on GPU memory",
+    "gpu-host": "pinned memory of the host",
+}
 
 
-def data_plane() -> str:
-    """What has carried the most collectives so far."""
+def data_plane(on_gpus: bool = False) -> str:
+    """What has carried the most collectives so far: of host memory, or of tensors on GPUs."""
     from sirtaki.native import core
 
     uses = core.plane_uses()
-    plane = max(uses, key=uses.get)
-    return NAMES.get(plane, plane)
+    asked = [plane for plane in uses if (plane in GPU_NAMES) == on_gpus]
+    plane = max(asked or uses, key=uses.get)
+    return {**NAMES, **GPU_NAMES}.get(plane, plane)
 
 
 def control() -> str:
@@ -29,14 +36,14 @@ def control() -> str:
     return NAMES.get(core.control(), core.control())
 
 
-def communication() -> dict[str, str]:
+def communication(on_gpus: bool) -> dict[str, str]:
     """What carries control messages and data, and the MPI behind it: version, path, abi."""
     from sirtaki import mpi_library
     from sirtaki.native import core
 
     info = core.mpi_info(mpi_library.candidates())
     version = " ".join(info["version"].strip("\0 \n").splitlines()[0].split())
-    return {"control": control(), "data_plane": data_plane(), **info, "version": version}
+    return {"control": control(), "data_plane": data_plane(on_gpus), **info, "version": version}
 
 
 def unit_of(model: str) -> str:
@@ -89,7 +96,7 @@ class Report:
             "device": benchmark.device,
             "size": world.size,
             "hosts": dict(world.hosts),
-            "communication": communication() if benchmark.hvd else None,
+            "communication": communication(benchmark.device == "GPU") if benchmark.hvd else None,
             "dtype": benchmark.dtype,
             "wire_dtype": benchmark.wire_dtype,
             "adasum": arguments.use_adasum,

@@ -94,11 +94,14 @@ class DataPlane {
   virtual Task reducescatter(Reduction reduction, const Spread& spread) = 0;
   virtual Task alltoall(std::size_t element_size, const Exchange& exchange) = 0;
 
-  // The counter, which must outlive this, hears whenever the plane is chosen.
-  void count_uses(PlaneUses::Counter& counter) { uses_ = &counter; }
+  // The counters, which must outlive this, hear whenever the plane is chosen.
+  virtual void count_uses(PlaneUses& uses) { count_as(uses.of(name())); }
   void note_use() const {
     if (uses_ != nullptr) uses_->fetch_add(1, std::memory_order_relaxed);
   }
+
+ protected:
+  void count_as(PlaneUses::Counter& counter) { uses_ = &counter; }
 
  private:
   PlaneUses::Counter* uses_ = nullptr;

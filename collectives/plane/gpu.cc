@@ -29,6 +29,9 @@ class GpuPlane final : public DataPlane {
     return query.device != kHostDevice && moves_data(query.verb);
   }
 
+  // By the way that tensors take, from when that is known.
+  void count_uses(PlaneUses& uses) override { uses_ = &uses; }
+
   void begin(const StreamPosition& position) override;
   EventPtr end() override { return last_ = device_->record(stream_); }
   Stream stream() const override { return stream_; }
@@ -106,6 +109,7 @@ class GpuPlane final : public DataPlane {
   Task prepare();
   Task connect(std::shared_ptr<const NcclLibrary> library, const GpuCard& own, const GpuAgreement& agreement);
   void abort_nccl();
+  std::string_view way() const;
   NcclUniqueId own_id(const NcclLibrary& library);
   StagedCollectives& staged();
 
@@ -122,6 +126,7 @@ class GpuPlane final : public DataPlane {
   std::int64_t bytes_ = 0;  // of the batch
   EventPtr last_;
   bool aborted_ = false;
+  PlaneUses* uses_ = nullptr;
 };
 
 GpuPlane::~GpuPlane() {
@@ -184,6 +189,15 @@ Task GpuPlane::prepare() {
     mpi_ = std::make_unique<MpiGpuCollectives>(*options_.mpi, *device_, stream_, agreement.kernels);
   }
   if (agreement.nccl) co_await connect(library, own, agreement);
+  if (uses_ == nullptr) co_return;
+  count_as(uses_->of(way()));
+  note_use();
+}
+
+std::string_view GpuPlane::way() const {
+  if (nccl_ != nullptr) return "nccl";
+  if (hierarchical_ != nullptr) return "hierarchical";
+  return mpi_ != nullptr ? "gpu-mpi" : "gpu-host";
 }
 
 // With two levels NCCL is never asked to go from host to host, which it may have no network for.

@@ -169,6 +169,22 @@ void check_hierarchical_accumulation() {
   });
 }
 
+// What carries the tensors is counted under its own name.
+void check_ways() {
+  const std::vector<std::pair<Setup, std::string>> ways = {
+      {{}, "nccl"}, {{.operations = "mpi"}, "gpu-host"}, {{.hosts = {0, 1}}, "hierarchical"}};
+  for (const auto& [setup, way] : ways) {
+    on_ranks(2, setup, [&way](Rank& rank) {
+      PlaneUses uses;
+      rank.plane->count_uses(uses);
+      std::vector<std::vector<float>> tensors = {{1.0F}};
+      const Segment segment{tensors[0].data(), tensors[0].data(), 1};
+      check(sums(rank, {&segment, 1}, tensors)[0] == 1.0F, "sum of " + way);
+      check(uses.all() == std::map<std::string, std::uint64_t>{{way, 1}}, "not counted as " + way);
+    });
+  }
+}
+
 void check_levels() {
   auto transports = make_loopback(1);
   std::string why;
@@ -282,6 +298,7 @@ int main() {
   check_suite({}, 2);
   check_suite({.lacks_kernels = "no NVRTC"}, 3);
   check_levels();
+  check_ways();
   check_hierarchical_accumulation();
   const Setup two_hosts{.hosts = {3, 5, 3, 5}};
   check_suite(two_hosts, 4);
