@@ -8,6 +8,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "engine.h"
 #include "plane/gpu.h"
@@ -21,6 +23,7 @@ void bind_engine(pybind11::module_& module);
 void bind_c_api(pybind11::module_& module);
 void bind_gpu(pybind11::module_& module);
 void bind_gpu_direct(pybind11::module_& module);
+void bind_gradients(pybind11::module_& module);
 
 // The GPU of this number. Throws Error(kPrecondition) with the loader's words.
 Device& gpu(int number);
@@ -33,6 +36,17 @@ GpuOptions gpu_options(const Settings& settings, std::function<void(const std::s
 // The engine of this process. Throws Error(kPrecondition) before init.
 std::shared_ptr<Engine> engine_to_use();
 
+// What Python raises for it.
+void set_python_error(const Error& error);
+
+// A tensor as Python describes it: address to read, to write, dtype number, shape, device. Throws Error for what is
+// none.
+using PyTensor = std::tuple<std::uintptr_t, std::uintptr_t, int, Shape, int>;
+void add_tensor(const PyTensor& tensor, Request& request, std::vector<Address>& addresses);
+
+// The point in the stream's order at which the request was made. Throws Error(kPrecondition) while that is captured.
+EventPtr ready_on(const Request& request, std::uintptr_t stream);
+
 // For a thread that has waited without the GIL and is about to take it again. While the interpreter ends, Python would
 // unwind such a thread, and C++ would end the process by std::terminate; so the thread stays here until the process
 // ends.
@@ -42,5 +56,7 @@ void stay_out_of_ending_interpreter();
 // on which the memory was made, null on the host.
 pybind11::object wrap_work(std::shared_ptr<Work> work, std::shared_ptr<Engine> engine, pybind11::object keep,
                            std::optional<std::uintptr_t> stream);
+// Work.wait of such an object.
+void wait_for(pybind11::handle work, std::optional<std::uintptr_t> stream);
 
 }  // namespace sirtaki

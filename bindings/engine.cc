@@ -180,8 +180,6 @@ std::map<std::string, std::string> mpi_info(const std::vector<std::string>& path
   return describe(process().session != nullptr ? process().session->library() : *load_mpi(paths));
 }
 
-using PyTensor = std::tuple<std::uintptr_t, std::uintptr_t, int, Shape, int>;
-
 template <class Enum>
 Enum to_enum(int value, int count, const char* what) {
   if (value < 0 || value >= count) {
@@ -189,6 +187,27 @@ Enum to_enum(int value, int count, const char* what) {
   }
   return static_cast<Enum>(value);
 }
+
+}  // namespace
+
+void add_tensor(const PyTensor& tensor, Request& request, std::vector<Address>& addresses) {
+  const auto& [in, out, dtype, shape, device] = tensor;
+  request.tensors.push_back({to_enum<DType>(dtype, kDTypeCount, "dtype"), device, shape});
+  addresses.push_back({reinterpret_cast<const void*>(in), reinterpret_cast<void*>(out)});
+}
+
+EventPtr ready_on(const Request& request, std::uintptr_t stream) {
+  Device& device = gpu(request.tensors[0].device);
+  if (device.is_capturing(reinterpret_cast<Stream>(stream))) {
+    throw Error(ErrorKind::kPrecondition,
+                std::string(name_of(request.verb)) + " '" + request.name +
+                    "': the current stream is being captured into a CUDA graph, in which ranks cannot agree on "
+                    "anything. Call it outside the capture.");
+  }
+  return device.record(reinterpret_cast<Stream>(stream));
+}
+
+namespace {
 
 // The function is kept alive by the work until that is done. It runs on the engine's thread.
 Allocate allocation_by(const py::object& function) {
@@ -206,18 +225,6 @@ Allocate allocation_by(const py::object& function) {
   };
 }
 
-// The point in the stream's order at which it was submitted.
-EventPtr ready_on(const Request& request, std::uintptr_t stream) {
-  Device& device = gpu(request.tensors[0].device);
-  if (device.is_capturing(reinterpret_cast<Stream>(stream))) {
-    throw Error(ErrorKind::kPrecondition,
-                std::string(name_of(request.verb)) + " '" + request.name +
-                    "': the current stream is being captured into a CUDA graph, in which ranks cannot agree on "
-                    "anything. Call it outside the capture.");
-  }
-  return device.record(reinterpret_cast<Stream>(stream));
-}
-
 py::object submit(int verb, std::string name, const std::vector<PyTensor>& tensors, int op, double prescale,
                   double postscale, int root, std::vector<std::int64_t> splits, int process_set, std::string site,
                   bool awaited, py::object keep, std::uintptr_t stream, const py::object& allocate) {
@@ -232,10 +239,7 @@ py::object submit(int verb, std::string name, const std::vector<PyTensor>& tenso
   request.splits = std::move(splits);
   request.site = std::move(site);
   std::vector<Address> addresses;
-  for (const auto& [in, out, dtype, shape, device] : tensors) {
-    request.tensors.push_back({to_enum<DType>(dtype, kDTypeCount, "dtype"), device, shape});
-    addresses.push_back({reinterpret_cast<const void*>(in), reinterpret_cast<void*>(out)});
-  }
+  for (const PyTensor& tensor : tensors) add_tensor(tensor, request, addresses);
   const bool on_gpu = !request.tensors.empty() && request.tensors[0].device != kHostDevice;
   EventPtr ready = on_gpu ? ready_on(request, stream) : nullptr;
   auto work = awaited ? engine->submit_quietly(process_set, std::move(request), std::move(addresses),

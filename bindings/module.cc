@@ -10,4 +10,5 @@ PYBIND11_MODULE(_core, module) {
   sirtaki::bind_c_api(module);
   sirtaki::bind_gpu(module);
   sirtaki::bind_gpu_direct(module);
+  sirtaki::bind_gradients(module);
 }

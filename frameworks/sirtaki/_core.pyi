@@ -101,6 +101,61 @@ def submit(
     whose size only the ranks together know; needed for allgather, reducescatter and alltoall.
     """
 
+# Hooks on parameters (bindings/gradients.h). What follows the usual course is done without Python; for the rest the two
+# functions that a step is made with are called.
+class GradientStep:
+    """What the hooks of one reducer share. on_gradient(slot) counts a gradient, send(unit) sends a complete unit."""
+    def __init__(self, on_gradient: Callable[[Any], None], send: Callable[[Any], None], passes: int, /) -> None: ...
+    passes: int  # gradients to accumulate before they are sent
+    site: str  # where the program called backward
+    listening: bool  # the end of the backward that is under way will be noticed; otherwise every hook calls on_gradient
+    full: bool  # some parameter has had all its passes since this was cleared
+    touched: bool  # a gradient has come since this was cleared
+
+class GradientUnit:
+    """Slots that are sent together."""
+    def __init__(self, step: GradientStep, slots: Sequence[GradientSlot], /) -> None: ...
+    step: GradientStep
+    slots: Sequence[Any]  # setting them drops `prepared`
+    prepared: PreparedAllreduce | None  # how it is sent if its gradients lie as before
+    work: Work | None
+    state: int  # 0: gradients are awaited, 1: sent, 2: reduced; others are not known here
+    ready: int  # slots that have had all their passes
+    times: int  # how often it was sent in this step
+    def finish(self) -> bool:
+        """Waits, as Work.wait, for what was sent as prepared; False if it was sent otherwise."""
+    def reset(self) -> None:
+        """For the next step: the unit and its slots."""
+
+class GradientSlot:
+    """A parameter, and the hook on it: slot(parameter)."""
+    def __init__(self, parameter: Any, /) -> None: ...
+    def __call__(self, parameter: Any) -> None: ...
+    parameter: Any
+    unit: Any
+    reduced: Any  # a weak reference to the gradient as of its last reduction, or None
+    fired: int  # gradients since the last step
+
+class PreparedAllreduce: ...
+
+def prepare_allreduce(
+    name: str,
+    tensors: Sequence[Tensor],
+    op: int,
+    prescale: float,
+    postscale: float,
+    process_set: int,
+    site: str,
+    gradients: Sequence[Any],
+) -> PreparedAllreduce | None:
+    """The arguments are submit's. gradients: the framework's tensors that `tensors` describes; those that are sent
+    later must lie as these do. None if the framework does not say how they lie (by DLPack's exchange API; torch 2.10
+    and later).
+    """
+
+def divert_gradients(elsewhere: bool) -> None:
+    """While true, every complete unit is given to its step's `send`."""
+
 def c_api() -> int:
     """The address of the table of C functions that compiled kernels of frameworks call (bindings/c_api.h)."""
 

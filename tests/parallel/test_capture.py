@@ -33,7 +33,6 @@ class Communicator:
 
 @pytest.fixture
 def no_cuda(monkeypatch):
-    monkeypatch.setattr(buckets, "_is_on_gpu", lambda parameter: True)
     for name in ("current_stream", "Stream"):
         monkeypatch.setattr(torch.cuda, name, lambda *a, **k: NoStream())
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
@@ -44,7 +43,7 @@ def no_cuda(monkeypatch):
 
 @ranks(2)
 def test_ranks_agree_on_a_captured_step(rank_count, no_cuda, monkeypatch):
-    monkeypatch.setattr(buckets, "BUCKET_BYTES", 40)  # one for each layer
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", {"cpu": 40})  # one for each layer
     torch.manual_seed(4)
     layers = torch.nn.ModuleList([torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)])
     optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)

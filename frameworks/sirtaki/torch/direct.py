@@ -75,9 +75,11 @@ class DirectReduction:
         """
         global active
         active, self._agreed, self.calls = self, agreed, []
+        core.divert_gradients(True)
         try:
             yield
         finally:
+            core.divert_gradients(False)
             active = None
 
 
@@ -103,9 +105,11 @@ def observing() -> Iterator[list[str]]:
     """Gives a list of what reducers send within it."""
     global observed
     observed = calls = []
+    core.divert_gradients(True)
     try:
         yield calls
     finally:
+        core.divert_gradients(False)
         observed = None
 
 

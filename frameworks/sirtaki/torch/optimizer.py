@@ -43,7 +43,7 @@ class Attachment:
     def active(self, optimizer: torch.optim.Optimizer) -> GradientReducer | None:
         """The reducer, made when first needed; None while this rank has nobody to reduce with."""
         if self.reducer is None and self.options.op != Adasum and self._has_peers():
-            self.reducer = GradientReducer(parameters_of(optimizer), self.options)
+            self.reducer = GradientReducer(optimizer.param_groups, self.options)
             weakref.finalize(optimizer, self.reducer.close).atexit = False
         return self.reducer
 
@@ -77,7 +77,7 @@ class ReducedSteps:
         attachment = self._distributed
         reducer = attachment.active(self)
         if reducer is not None:
-            reducer.adopt(parameters_of(self))
+            reducer.adopt(self.param_groups)
             reducer.synchronize()
         attachment.synchronized = True
 
@@ -157,7 +157,7 @@ class ReducedSteps:
         attachment = self._distributed
         if attachment.reducer is not None:
             attachment.reducer.drain()
-            attachment.reducer.adopt(parameters_of(self))
+            attachment.reducer.adopt(self.param_groups)
         attachment.synchronized = False
         super().zero_grad(*args, **kwargs)
 

@@ -13,21 +13,19 @@ parameter's gradients are sparse, and leave out parameters that no rank has used
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import torch
 
 from sirtaki.call_site import call_site
-from sirtaki.reduce_ops import Sum
-from sirtaki.torch import raw
+from sirtaki.native import core
+from sirtaki.torch.backward import current_task, tell_the_end
 from sirtaki.torch.buckets import bucketed
-from sirtaki.torch.handles import synchronize
+from sirtaki.torch.kinds import learn_kinds
 from sirtaki.torch.optimizer_options import Options
-from sirtaki.torch.sending import finish, submit, wires_of
+from sirtaki.torch.sending import finish, send
 from sirtaki.torch.sparse import SparseReduction
 from sirtaki.torch.units import (
     DENSE,
@@ -50,31 +48,31 @@ _owners: dict[int, weakref.ref[GradientReducer]] = {}
 class GradientReducer:
     """Owns the hooks on the parameters until `close`. Never refers to the optimizer, so that it can die."""
 
-    def __init__(self, parameters: Sequence[torch.Tensor], options: Options) -> None:
+    def __init__(self, groups: Sequence[dict[str, Any]], options: Options) -> None:
         self._options = options
         self._group = options.process_set.process_set_id
-        self._passes = options.backward_passes_per_step
         self._how = options.reduction()
+        self._step = core.GradientStep(self._on_gradient, self._send, options.backward_passes_per_step)
         self._units: list[Unit] = []
         self._slots: dict[int, Slot] = {}
+        self._unknown: list[Slot] = []  # whose kind is
         self._hooks: dict[int, Any] = {}
         self._frozen: list[tuple[torch.Tensor, str]] = []
         self._tasks: set[int] = set()  # backward calls under way, by autograd's number
-        self._site = ""
-        self._full = False  # some parameter has had all its passes since the last completion
-        self._completed = False
+        self._is_new = True  # nothing has been completed, not even in part, since the last step
         self._completions = 0  # since the last step
         self._buckets = not options.groups and not options.group_count  # are there still some to be made?
         self._votes = 0
         self._announced: set[str] = set()
         self._seen = 0
-        self.adopt(parameters)
+        self.adopt(groups)
 
     # Which parameters.
 
-    def adopt(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Takes in parameters that are new or no longer frozen."""
-        if len(parameters) != self._seen:
+    def adopt(self, groups: Sequence[dict[str, Any]]) -> None:
+        """Takes in parameters of the optimizer's groups that are new or no longer frozen."""
+        if sum(len(group["params"]) for group in groups) != self._seen:
+            parameters = [parameter for group in groups for parameter in group["params"]]
             new = list(enumerate(parameters))[self._seen :]
             self._seen = len(parameters)
             self._frozen += [(parameter, self._options.name_of(number)) for number, parameter in new]
@@ -85,6 +83,7 @@ class GradientReducer:
         slots = [Slot(parameter, name) for parameter, name in awake]
         for slot in slots:
             self._own(slot)
+        self._unknown += slots
         self._units += self._units_of(slots)
 
     def _own(self, slot: Slot) -> None:
@@ -96,13 +95,13 @@ class GradientReducer:
             owner._release(key)
         _owners[key] = weakref.ref(self)
         self._slots[key] = slot
-        hook = partial(self._on_gradient, slot)
-        self._hooks[key] = slot.parameter.register_post_accumulate_grad_hook(hook)
+        self._hooks[key] = slot.parameter.register_post_accumulate_grad_hook(slot)
 
     def _release(self, key: int) -> None:
         self._hooks.pop(key).remove()
         slot = self._slots.pop(key)
-        slot.unit.slots = [other for other in slot.unit.slots if other is not slot]
+        slot.unit.remove(slot, self._step.passes)
+        self._unknown = [other for other in self._unknown if other is not slot]
         self._units = [unit for unit in self._units if unit.slots]
 
     def _units_of(self, slots: list[Slot]) -> list[Unit]:
@@ -113,8 +112,8 @@ class GradientReducer:
             members = [by_parameter[id(p)] for p in parameters if id(p) in by_parameter]
             grouped.update(id(slot) for slot in members)
             if members:
-                units.append(Unit(members, f"allreduce.{members[0].name}.group{number + 1}of{len(groups)}"))
-        units += [Unit([slot], f"allreduce.{slot.name}") for slot in slots if id(slot) not in grouped]
+                units.append(Unit(self._step, members, f"allreduce.{members[0].name}.group{number + 1}of{len(groups)}"))
+        units += [Unit(self._step, [slot], f"allreduce.{slot.name}") for slot in slots if id(slot) not in grouped]
         return units
 
     def close(self) -> None:
@@ -125,39 +124,40 @@ class GradientReducer:
         self._hooks.clear()
 
     def set_passes(self, passes: int) -> None:
-        self._passes = passes
+        self._step.passes = passes
 
     # During backward.
 
-    def _on_gradient(self, slot: Slot, parameter: torch.Tensor) -> None:
-        task = torch._C._current_graph_task_id()
-        if task not in self._tasks:
-            self._begin_backward(task)
-        unit = slot.unit
-        if unit.state:
+    def _on_gradient(self, slot: Slot) -> None:
+        """What a hook does that meets anything but the usual: see bindings/gradients.h."""
+        step = self._step
+        if not step.listening:
+            self._begin_backward()
+        if slot.unit.state:
             self._gradient_again(slot)
-            unit = slot.unit
         slot.fired += 1
-        if slot.fired < self._passes:
+        if slot.fired < step.passes:
             return
-        if slot.fired > self._passes:
+        if slot.fired > step.passes:
             raise AssertionError(self._too_many(slot))
-        self._full = True
+        step.full = True
+        unit = slot.unit
         unit.ready += 1
         if unit.ready == len(unit.slots):
             self._send(unit)
 
-    def _begin_backward(self, task: int) -> None:
-        self._tasks.add(task)
-        self._site = call_site()
-        if not _is_nested():
-            engine = torch.autograd.Variable._execution_engine
-            engine.queue_callback(partial(self._backward_ended, task))
+    def _begin_backward(self) -> None:
+        task = current_task()
+        if task not in self._tasks:
+            self._tasks.add(task)
+            self._step.site = call_site()
+            tell_the_end(self._step, self._backward_ended)
 
-    def _backward_ended(self, task: int) -> None:
+    def _backward_ended(self) -> None:
         self._tasks.clear()
-        if self._full:
+        if self._step.full:
             self.complete()
+        self._step.site = ""
 
     def _gradient_again(self, slot: Slot) -> None:
         """A gradient for a parameter whose reduction of this step is over."""
@@ -175,7 +175,7 @@ class GradientReducer:
 
     def _too_many(self, slot: Slot) -> str:
         return (
-            f"the gradient of {slot.name} was computed more than backward_passes_per_step = {self._passes} times "
+            f"the gradient of {slot.name} was computed more than backward_passes_per_step = {self._step.passes} times "
             "before step(). Call step() or zero_grad() in between, or increase backward_passes_per_step to accumulate"
         )
 
@@ -184,8 +184,7 @@ class GradientReducer:
     def _send(self, unit: Unit) -> None:
         if len(unit.slots) == 1 and not self._options.sparse_as_dense and self._send_sparse(unit):
             return
-        unit.wires = wires_of(unit, self._options.compression)
-        unit.work = submit(unit, self._how, self._group, self._site)
+        send(unit, self._how, self._group, self._options.compression)
         unit.times += 1
         unit.state = SENT
 
@@ -209,9 +208,12 @@ class GradientReducer:
 
     def complete(self) -> None:
         """Submits what is missing and waits for everything; afterwards all gradients are reduced."""
-        if not self._site:
-            self._site = call_site()
-        self._vote()
+        step = self._step
+        self._is_new = False
+        if not step.site:
+            step.site = call_site()
+        if self._unknown:
+            self._vote()
         filled = []
         for unit in self._units:
             if unit.state == OPEN and any(s.kind and s.parameter.requires_grad for s in unit.slots):
@@ -221,34 +223,21 @@ class GradientReducer:
         self._wait()
         for unit in filled:
             unit.state = FILLED
-        self._site = ""
-        self._full = False
-        self._completed = True
+        if not step.listening:
+            step.site = ""
+        step.full = step.touched = False
         self._completions += 1
 
     def synchronize(self) -> None:
         """Completes the step unless the end of backward has done so."""
-        if self._full or not self._completed or self.unreduced() is not None:
+        if self._step.full or not self._completions or self.unreduced() is not None:
             self.complete()
 
     def _vote(self) -> None:
-        """Learns the kind of each parameter's gradients that is not known yet, from whatever rank has one."""
-        unknown = [slot for slot in self._slots.values() if slot.kind == UNKNOWN]
-        if not unknown:
-            return
-        grads = [slot.parameter.grad for slot in unknown]
-        dense = [int(grad is not None and not grad.is_sparse) for grad in grads]
-        sparse = [int(grad is not None and grad.is_sparse) for grad in grads]
-        ballot = torch.tensor([dense, sparse], dtype=torch.int32)
-        name = f"{unknown[0].name}.kinds.{self._votes}"
+        name = f"{self._unknown[0].name}.kinds.{self._votes}"
         self._votes += 1
-        how = (int(Sum), 1.0, 1.0, self._group)
-        counts = synchronize(raw.start_allreduce([ballot], name, how, outputs=[ballot]))[0].tolist()
-        for slot, has_dense, has_sparse in zip(unknown, *counts, strict=True):
-            if has_dense or (has_sparse and self._options.sparse_as_dense):
-                slot.kind = DENSE
-            elif has_sparse:
-                slot.kind = SPARSE
+        learn_kinds(self._unknown, name, self._group, self._options.sparse_as_dense)
+        self._unknown = [slot for slot in self._unknown if slot.kind == UNKNOWN]
 
     def _wait(self) -> None:
         """Waits for all that was sent, also if one of them fails; then raises the first failure."""
@@ -270,6 +259,8 @@ class GradientReducer:
             unit.slots[0].sparse.start_second_phase()
 
     def _finish(self, unit: Unit) -> None:
+        if unit.finish():
+            return
         work, unit.work = unit.work, None
         unit.state = REDUCED
         if work is None:
@@ -286,12 +277,14 @@ class GradientReducer:
 
     def drain(self) -> None:
         """Waits for what is under way without filling in what is missing; the step is given up."""
-        self._wait()
-        self.reset()
+        if self._step.touched or not self._is_new:
+            self._wait()
+            self.reset()
 
     def reset(self) -> None:
         """The step is over: the next gradients belong to a new one."""
-        self._tasks.clear()
+        if self._is_new and not self._step.touched:
+            return
         if self._buckets and self._completions:
             # A step with several completions has parts that must not wait for each other.
             if self._completions == 1:
@@ -300,27 +293,18 @@ class GradientReducer:
         self._reopen()
 
     def _reopen(self) -> None:
-        self._full = self._completed = False
+        self._tasks.clear()
         for unit in self._units:
             unit.reset()
+        self._step.full = self._step.touched = False
         self._completions = 0
+        self._is_new = True
 
     def unreduced(self) -> str | None:
         """The name of a parameter whose gradient this rank has accumulated but not reduced."""
+        if not self._step.touched:
+            return None
         for slot in self._slots.values():
             if slot.fired and slot.unit.state in (OPEN, SENT):
                 return slot.name
         return None
-
-
-def _is_nested() -> bool:
-    """Whether this backward was started by another one (checkpointing with use_reentrant): its end is not the end."""
-    frame, calls = sys._getframe(1), 0
-    while frame is not None:
-        if frame.f_code is _BACKWARD:
-            calls += 1
-        frame = frame.f_back
-    return calls > 1
-
-
-_BACKWARD = torch.autograd.backward.__code__

@@ -19,10 +19,21 @@ from sirtaki.torch.wire import AnyWire, FlatWire, InPlace, Wire
 _ALLREDUCE = core.VERBS["allreduce"]
 
 
+def send(unit: Unit, how: tuple[int, float, float], group: int, compression: type[Compressor]) -> None:
+    """Hands the unit's gradients over to be reduced; what this rank lacks counts as zero. `finish` waits for them.
+
+    how: op, prescale, postscale. If the gradients lie so that they can be sent as they are, the unit is prepared to
+    send them by itself from now on.
+    """
+    unit.wires = wires_of(unit, compression)
+    unit.work = _submit(unit, how, group)
+    unit.prepared = None
+    if direct.active is None:
+        _prepare(unit, how, group)
+
+
 def wires_of(unit: Unit, compression: type[Compressor]) -> list[AnyWire]:
-    """One wire for all gradients of a bucket where that can be, otherwise one for each gradient."""
-    if not unit.bucket:
-        return [Wire(_grad_to_send(slot), compression) for slot in unit.slots]
+    """One wire for all gradients where that can be, otherwise one for each gradient."""
     if unit.layouts and unit.ready == len(unit.slots):
         again = InPlace.again([slot.parameter.grad for slot in unit.slots], unit.layouts)
         if again is not None:
@@ -31,7 +42,7 @@ def wires_of(unit: Unit, compression: type[Compressor]) -> list[AnyWire]:
     if (in_place := InPlace.of(grads, compression)) is not None:
         unit.layouts = in_place.layouts()
         return [in_place]
-    if (flat := FlatWire.of(grads, compression)) is not None:
+    if unit.bucket and (flat := FlatWire.of(grads, compression)) is not None:
         return [flat]
     return [Wire(grad, compression) for grad in grads]
 
@@ -46,8 +57,7 @@ def _grad_to_send(slot: Slot) -> torch.Tensor:
     return grad
 
 
-def submit(unit: Unit, how: tuple[int, float, float], group: int, site: str) -> Any:
-    """Hands the unit's wires over to be reduced in place. how: op, prescale, postscale. The work, for `finish`."""
+def _submit(unit: Unit, how: tuple[int, float, float], group: int) -> Any:
     wires = unit.wires
     name = unit.name if not unit.times else f"{unit.name}.pass{unit.times + 1}"
     descriptors = wires[0].descriptors
@@ -62,7 +72,15 @@ def submit(unit: Unit, how: tuple[int, float, float], group: int, site: str) -> 
         direct.observed.append(direct.call_text(name, descriptors, how))
     stream = stream_of(descriptors) or 0
     # By position, which takes half the time of names: root, splits, process set, site, awaited, keep, stream.
-    return core.submit(_ALLREDUCE, name, descriptors, *how, -1, (), group, site, False, wires, stream)
+    return core.submit(_ALLREDUCE, name, descriptors, *how, -1, (), group, unit.step.site, False, wires, stream)
+
+
+def _prepare(unit: Unit, how: tuple[int, float, float], group: int) -> None:
+    wire = unit.wires[0]
+    suits = isinstance(wire, InPlace) and all(type(grad) is torch.Tensor for grad in wire.tensors)
+    if suits and unit.ready == len(unit.slots) and not unit.times:
+        described = (unit.name, wire.descriptors, *how, group, unit.step.site, wire.tensors)
+        unit.prepared = core.prepare_allreduce(*described)
 
 
 def finish(work: Any, wires: Sequence[AnyWire]) -> None:

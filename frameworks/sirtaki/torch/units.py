@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
+from sirtaki.native import core
 from sirtaki.torch.sparse import SparseReduction
 from sirtaki.torch.wire import AnyWire, Layout
 
@@ -15,52 +15,45 @@ UNKNOWN, DENSE, SPARSE = range(3)  # what kind of gradient a parameter has; equa
 OPEN, SENT, REDUCED, FILLED = range(4)  # a unit within one step; FILLED: reduced without a gradient of this rank
 
 
-class Slot:
-    """One parameter."""
+class Slot(core.GradientSlot):
+    """One parameter, and the hook on it: `fired` counts gradients since the last step, `reduced` is a weak reference to
+    the gradient as of the last reduction.
+    """
 
-    __slots__ = ("fired", "kind", "name", "parameter", "reduced", "sparse", "unit")
+    __slots__ = ("kind", "name", "sparse")
 
     def __init__(self, parameter: torch.Tensor, name: str) -> None:
-        self.parameter = parameter
+        super().__init__(parameter)
         self.name = name
         self.kind = UNKNOWN
-        self.fired = 0  # gradients accumulated since the last step
-        self.unit: Unit
         self.sparse: SparseReduction | None = None
-        self.reduced: weakref.ref[torch.Tensor] | None = None  # the gradient as of the last reduction
 
 
-class Unit:
+class Unit(core.GradientUnit):
     """Slots that travel as one request: one parameter, a group that the user asked for, or a bucket of ours."""
 
-    __slots__ = ("bucket", "layouts", "name", "ready", "slots", "state", "times", "wires", "work")
+    __slots__ = ("bucket", "layouts", "name", "wires")
 
-    def __init__(self, slots: Sequence[Slot], name: str, bucket: bool = False) -> None:
-        self.slots = slots
+    def __init__(self, step: core.GradientStep, slots: Sequence[Slot], name: str, bucket: bool = False) -> None:
+        super().__init__(step, slots)
         self.name = name
         self.bucket = bucket
-        self.wires: list[AnyWire] = []  # while under way
-        self.layouts: list[Layout] = []  # of a bucket, as it was sent last
-        self.state = OPEN
-        self.ready = 0
-        self.times = 0  # reductions in this step
-        self.work: Any = None
+        self.wires: list[AnyWire] = []  # while under way, unless it was sent as prepared
+        self.layouts: list[Layout] = []  # of the gradients, as they were sent last
         for slot in slots:
             slot.unit = self
 
+    def remove(self, slot: Slot, passes: int) -> None:
+        self.slots = [other for other in self.slots if other is not slot]
+        self.layouts = []
+        self.ready = sum(other.fired >= passes for other in self.slots)
+
     def without(self, slot: Slot) -> Unit:
         """Takes a slot out of a bucket that was reduced before the slot's gradient came: a unit for another pass."""
-        self.slots = [other for other in self.slots if other is not slot]
-        alone = Unit([slot], f"allreduce.{slot.name}")
+        self.remove(slot, self.step.passes)
+        alone = Unit(self.step, [slot], f"allreduce.{slot.name}")
         alone.times = 1
         return alone
-
-    def reset(self) -> None:
-        self.state = OPEN
-        self.ready = 0
-        self.times = 0
-        for slot in self.slots:
-            slot.fired = 0
 
 
 def zeros_of(slot: Slot) -> torch.Tensor:

@@ -73,8 +73,8 @@ class Wire:
             self._grad.copy_(self._compression.decompress(self.tensor, self._ctx).reshape(self._grad.shape))
 
 
-# (dtype, shape, strides, dtype number, shape in the order of memory)
-Layout = tuple[torch.dtype, torch.Size, tuple[int, ...], int, tuple[int, ...]]
+# (dtype, shape, strides, device number, dtype number, shape in the order of memory)
+Layout = tuple[torch.dtype, torch.Size, tuple[int, ...], int, int, tuple[int, ...]]
 
 
 class InPlace:
@@ -87,25 +87,23 @@ class InPlace:
         """None if one of them has to be copied."""
         if compression is not NoneCompressor:
             return None
-        device = device_number(grads[0])
         descriptors: list[Descriptor] = []
         for grad in grads:
             shape, number = _storage_order(grad), DTYPE_NUMBERS.get(grad.dtype)
             if shape is None or number is None:
                 return None
             address = grad.data_ptr()
-            descriptors.append((address, address, number, shape, device))
+            descriptors.append((address, address, number, shape, device_number(grad)))
         return InPlace(grads, descriptors)
 
     @staticmethod
     def again(grads: Sequence[torch.Tensor | None], layouts: Sequence[Layout]) -> InPlace | None:
         """The same for gradients that lie as those did whose `layouts()` these are; None if one does not."""
-        if len(grads) != len(layouts) or grads[0] is None:
-            return None
-        device = device_number(grads[0])
         descriptors: list[Descriptor] = []
-        for grad, (dtype, size, stride, number, shape) in zip(grads, layouts, strict=True):
+        for grad, (dtype, size, stride, device, number, shape) in zip(grads, layouts, strict=True):
             if grad is None or grad.is_sparse or grad.dtype != dtype or grad.shape != size or grad.stride() != stride:
+                return None
+            if grad.get_device() != device:
                 return None
             address = grad.data_ptr()
             descriptors.append((address, address, number, shape, device))
@@ -118,7 +116,10 @@ class InPlace:
     def layouts(self) -> list[Layout]:
         """What is the same at every step of most programs, and takes longer to find out than to compare."""
         found = zip(self.tensors, self.descriptors, strict=True)
-        return [(grad.dtype, grad.shape, grad.stride(), number, shape) for grad, (_, _, number, shape, _) in found]
+        return [
+            (grad.dtype, grad.shape, grad.stride(), device, number, shape)
+            for grad, (_, _, number, shape, device) in found
+        ]
 
     def put_back(self) -> None:
         """Nothing: they were reduced where they lie."""

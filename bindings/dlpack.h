@@ -1,0 +1,47 @@
+// Of DLPack's C interface (version 1, "exchange API"), what it takes to learn where a tensor of a framework lies. The
+// layout of these structures is part of that standard; a framework offers a table of its functions as a capsule.
+#pragma once
+
+#include <cstdint>
+
+namespace sirtaki::dlpack {
+
+inline constexpr const char* kCapsule = "dlpack_exchange_api";
+inline constexpr std::uint32_t kMajor = 1;
+inline constexpr std::int32_t kCuda = 2;  // the kind of device
+
+struct DataType {
+  std::uint8_t code;
+  std::uint8_t bits;
+  std::uint16_t lanes;
+  bool operator==(const DataType&) const = default;
+};
+
+struct Device {
+  std::int32_t kind;
+  std::int32_t number;
+  bool operator==(const Device&) const = default;
+};
+
+struct Tensor {
+  void* data;
+  Device device;
+  std::int32_t dimensions;
+  DataType dtype;
+  std::int64_t* shape;
+  std::int64_t* strides;
+  std::uint64_t byte_offset;
+};
+
+struct ExchangeApi {
+  std::uint32_t major;
+  std::uint32_t minor;
+  ExchangeApi* earlier;
+  void* allocate;
+  void* own_tensor_of;
+  void* object_of;
+  int (*tensor_of)(void* object, Tensor* out);  // null if the framework has none; not 0: a Python error is set
+  int (*current_stream)(std::int32_t kind, std::int32_t number, void** out);
+};
+
+}  // namespace sirtaki::dlpack
