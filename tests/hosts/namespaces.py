@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-_SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
+_SSHD = shutil.which("ssh") and shutil.which("ssh-keygen") and shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
 _SSHD_CONFIG = """\
 HostKey {folder}/host_key
 AuthorizedKeysFile {folder}/key.pub
@@ -42,14 +42,17 @@ _STAND_IN = """\
 import os, sys
 words = sys.argv[1:]
 while words[0].startswith("-"):
-    del words[: 2 if words[0] in ("-p", "-i", "-o", "-l") else 1]
+    if words[0] == "-p":
+        sys.stderr.write("ssh: connect to host " + words[-2] + " port " + words[1] + ": Connection refused\\n")
+        sys.exit(255)
+    del words[: 2 if words[0] in ("-i", "-o", "-l") else 1]
 processes = {processes!r}
 if words[0] not in processes:
     sys.stderr.write("ssh: Could not resolve hostname " + words[0] + ": Name or service not known\\n")
     sys.exit(255)
 enter = ["nsenter", "--target", str(processes[words[0]]), "--net", "--uts", "--mount", "/bin/sh", "-c"]
 environ = {{"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin", "HOME": "/"}}
-os.execvpe("nsenter", [*enter, " ".join(word for word in words[1:] if word != "--")], environ)
+os.execvpe("nsenter", [*enter, " ".join(words[1:])], environ)
 """
 _PREPARE = """\
 mount --make-rprivate / && mount -t tmpfs none /dev/shm && mount --bind {folder}/hosts.{name} /etc/hosts &&
@@ -137,7 +140,9 @@ class Namespaces:
             _run(*self.enter(name), "ip", "address", "add", f"{self.address(name)}/24", "dev", "eth0")
             _run(*self.enter(name), "ip", "address", "add", f"fd77::{number}/64", "dev", "eth0", "nodad")
             _run(*self.enter(name), "ip", "link", "set", "eth0", "up")
-        if _SSHD:
+        if not _SSHD:
+            self._write_stand_in()
+        else:
             for name in self.names:
                 words = (*self.enter(name), _SSHD, "-D", "-f", f"{self._folder}/sshd_config")
                 self._sshds[name] = subprocess.Popen(words, preexec_fn=_die_with_parent, stderr=subprocess.DEVNULL)
@@ -159,6 +164,13 @@ class Namespaces:
             (folder / "sshd_config").write_text(_SSHD_CONFIG.format(folder=folder))
             for key in ("key", "host_key"):
                 _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key))
+
+    def _write_stand_in(self) -> None:
+        processes = {name: self._sleepers[name].pid for name in self.names}
+        processes |= {f"fd77::{number}": processes[name] for number, name in enumerate(self.names, 1)}
+        ssh = self._folder / "bin" / "ssh"
+        ssh.write_text(_STAND_IN.format(python=sys.executable, processes=processes))
+        ssh.chmod(0o755)
 
     def _sleeper(self, name: str) -> subprocess.Popen[str]:
         script = _PREPARE.format(folder=self._folder, name=name)
