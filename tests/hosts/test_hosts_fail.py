@@ -1,9 +1,11 @@
 """What goes wrong on one of three hosts ends the job everywhere, with the cause last and nothing left."""
 
+import os
 import re
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import jobs
 import pytest
@@ -91,6 +93,35 @@ def test_signal_to_the_launcher(name: str, hosts: Hosts) -> None:
         assert job.process.returncode == (-9 if number == signal.SIGKILL else 128 + number), error
         job.assert_nothing_left()
         hosts.assert_nothing_left()
+
+
+@pytest.mark.parametrize("victim", ["start_agent.py", "hydra_pmi_proxy", "remote_shell.py", "start_worker.py"])
+def test_kill_of_the_machinery(victim: str, hosts: Hosts) -> None:
+    """kill -9 of what brings the ranks to n3 and watches them there."""
+    with hosts.running(READY + "time.sleep(300)\n", start=PLAIN) as job:
+        job.wait_for(hosts.there, 3)
+        if victim == "remote_shell.py":
+            found = [
+                pid
+                for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+                if b"remote_shell.py n3 " in _words(pid)
+            ]
+        else:
+            found = [pid for pid in hosts.machine.processes("n3") if victim.encode() in _words(pid)]
+        assert found
+        os.kill(found[-1], signal.SIGKILL)
+        error = job.process.communicate(timeout=20)[1].decode()
+        assert job.process.returncode not in (0, None), error
+        assert "rank 2 on host n3" in error.splitlines()[-1] or victim == "hydra_pmi_proxy", error
+        job.assert_nothing_left()
+        hosts.assert_nothing_left()
+
+
+def _words(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+    except OSError:
+        return b""
 
 
 def test_host_dies(hosts: Hosts) -> None:

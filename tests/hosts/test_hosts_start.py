@@ -146,7 +146,11 @@ def test_agent_of_the_site(hosts: Hosts) -> None:
     assert asked == [name for name in ("n1", "n2", "n3") if hosts.machine.kind == "stand-ins" or name != "n1"]
     agent.write_text("#!/bin/sh\necho kaputt >&2; exit 3\n")
     done = hosts.run_program("", "--launch-agent", words, start=PLAIN)
+    assert last_line(done).startswith(f"sirtakirun:   try by hand: '{agent}' n3 "), report(done)
     assert "was not reached: kaputt" in report(done) and f"try by hand: '{agent}' n2 " in report(done), report(done)
+    agent.write_text("#!/bin/sh\nexec sleep 100\n")
+    done = hosts.run_program("", "--launch-agent", words, "--start-timeout", "1", start=PLAIN)
+    assert "host n3 was not reached: no answer yet" in report(done), report(done)
     done = hosts.run_program("", "--launch-agent", "not-there", start=PLAIN)
     assert done.returncode == 2 and "there is no program 'not-there'" in report(done)
 

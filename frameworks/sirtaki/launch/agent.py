@@ -7,6 +7,7 @@ nothing that it started stays.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import selectors
@@ -70,12 +71,13 @@ def _exactly(count: int) -> bytes:
 
 class _Agent:
     def __init__(self, host: str, connection: socket.socket, spec: Spec) -> None:
+        self._host = host
         self._connection = connection
         self._spec = spec
         self._selector = selectors.PollSelector()
         self._incoming = channel.Frames()
         self._kill_at = _NEVER
-        connection.sendall(channel.frame(channel.HOST, json.dumps({"host": host, "arrived": True}).encode()))
+        self._tell("arrived", True)
 
     def run(self, command: str, data: bytes) -> int:
         processes.become_subreaper()
@@ -95,6 +97,7 @@ class _Agent:
         while _has_children() and self._wait():  # workers whose mpiexec has ended the job still report how
             pass
         processes.kill_descendants(os.getpid(), processes.reap_orphans)
+        self._tell("leaves", True)
         code = child.returncode if child.returncode is not None else -signal.SIGKILL
         return code if code >= 0 else 128 - code
 
@@ -105,6 +108,11 @@ class _Agent:
             key.data(key.fileobj)
         return time.monotonic() < self._kill_at
 
+    def _tell(self, what: str, value: object) -> None:
+        with contextlib.suppress(OSError):
+            message = json.dumps({"host": self._host, what: value}).encode()
+            self._connection.sendall(channel.frame(channel.HOST, message))
+
     def _end(self, seconds: float) -> None:
         """The workers have noticed by themselves, and end their programs; what stays longer is killed."""
         self._kill_at = min(self._kill_at, time.monotonic() + seconds)
@@ -112,6 +120,7 @@ class _Agent:
     def _on_stdin(self, descriptor: int) -> None:
         if not os.read(descriptor, 4096):
             self._selector.unregister(descriptor)
+            self._tell("lost", "what started its ranks, ssh, has ended")
             self._end(self._spec.grace + _TO_LEAVE)
 
     def _on_launcher(self, connection: socket.socket) -> None:

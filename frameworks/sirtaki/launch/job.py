@@ -85,6 +85,7 @@ class Job:
         # When what is due; set back to _NEVER when done.
         self._start_by = self._kill_at = self._give_up_at = self._abandoned_at = self._tidy_at = _NEVER
         self._unreached_at = _NEVER
+        self._unreached = False
 
     def run(self, command: Sequence[str], environ: dict[str, str]) -> int:
         """Starts the command and watches until nothing of the job lives. Returns the exit code. Raises OSError."""
@@ -222,21 +223,24 @@ class Job:
 
     def _on_host(self, message: dict[str, Any]) -> bool:
         """From another host's agent, or from what could not reach that host; says whether to keep the connection."""
-        if self._arrivals is None or self._end_signal:
-            return self._arrivals is not None and "arrived" in message
+        keep = "arrived" in message or "lost" in message or "leaves" in message
+        if self._arrivals is None or self._end_signal or "leaves" in message:
+            return keep
+        if "lost" in message:
+            rank, host = self._arrivals.place(message)
+            self._fail(Failure(rank, host, None, lost=message["lost"]))
+            return keep
         failed = self._arrivals.note(message)
         if self._arrivals.any_failed():
             wait = 0.0 if self._arrivals.complete() else _OTHER_HOSTS
             self._unreached_at = min(self._unreached_at, time.monotonic() + wait)
-        return failed or "arrived" in message
+        return keep or failed
 
     def _on_unreached(self) -> None:
         assert self._arrivals is not None
         if self._end_signal:
             return
-        self._mpiexec.forget_words()
-        for line in self._arrivals.lines():
-            self._screen.note(line)
+        self._unreached = True
         self._late = True
         self._end(signal.SIGTERM)
 
@@ -251,8 +255,7 @@ class Job:
             f"{len(arrived)} of {self._ranks} ranks arrived within {self._limits.start:g} s, "
             f"missing: rank{'s' if len(missing) > 1 else ''} {names}; --start-timeout gives them more time"
         )
-        for line in self._arrivals.lines() if self._arrivals is not None else ():
-            self._screen.note(line)
+        self._unreached = self._arrivals is not None and not self._arrivals.complete()
         self._late = True
         self._end(signal.SIGTERM)
 
@@ -288,6 +291,9 @@ class Job:
                 self._screen.note(f"ended by {signal.Signals(self._signal).name}; no rank is left")
             return 128 + self._signal
         self._show_words()
+        if self._unreached and self._arrivals is not None:
+            for line in self._arrivals.lines():
+                self._screen.note(line)
         if self._late:
             return code or 1
         if code:
@@ -296,7 +302,7 @@ class Job:
 
     def _show_words(self) -> None:
         """Shows what mpiexec says, except what a rank's failure explains better."""
-        if self._failure is None or self._failure.code is None or self._verbose:
+        if self._verbose or (not self._unreached and (self._failure is None or self._failure.code is None)):
             self._mpiexec.show_words()
         else:
             self._mpiexec.forget_words()

@@ -118,6 +118,11 @@ class Arrivals:
 
     def __init__(self, remote: Remote) -> None:
         self._names = {remote.aliases[name]: name for name in remote.others()}
+        self._places: dict[str, tuple[int, str]] = {}
+        first = 0
+        for host in remote.hosts:
+            self._places[remote.aliases[host.name]] = (first, host.name)
+            first += host.slots
         self._shell = remote.shell
         self._arrived: set[str] = set()
         self._failed: dict[str, dict[str, Any]] = {}
@@ -134,6 +139,10 @@ class Arrivals:
             return False
         self._failed[alias] = dict(message)
         return True
+
+    def place(self, message: Mapping[str, Any]) -> tuple[int, str]:
+        """The first rank of the host that a message is about, and the host's name as the user gave it."""
+        return self._places[message["host"]]
 
     def complete(self) -> bool:
         return len(self._arrived) + len(self._failed) >= len(self._names)

@@ -17,7 +17,8 @@ _MOST_STRANGERS = 64  # connections beyond the job's own that have proven nothin
 class Worker:
     """One connection. rank: -1 until it has said who it is, and for what starts the ranks of another host.
 
-    reported: whether it has told how its program ended. lost: why the connection ended, if by an error.
+    reported: whether it has told how its program ended. lost: why the connection ended, if by an error. leaves: what
+    starts the ranks of another host has nothing more to do.
     """
 
     def __init__(self, connection: socket.socket, nonce: bytes | None) -> None:
@@ -29,6 +30,7 @@ class Worker:
         self.host = ""
         self.reported = False
         self.lost = ""
+        self.leaves = True
 
 
 class Workers:
@@ -151,8 +153,10 @@ class Workers:
             worker.reported = True
             self._on_exit(worker, json.loads(payload))
         elif kind == channel.HOST:
+            message = json.loads(payload)
             worker.reported = True  # it runs no rank
-            if not self._on_host(json.loads(payload)):
+            worker.host, worker.leaves = message["host"], "arrived" not in message
+            if not self._on_host(message):
                 raise ValueError("not wanted any more")
 
     def _lose(self, worker: Worker) -> None:
@@ -162,3 +166,5 @@ class Workers:
         del self._connected[worker.connection]
         if worker.rank >= 0:
             self._on_loss(worker)
+        elif not worker.leaves:
+            self._on_host({"host": worker.host, "lost": worker.lost or "what watches its ranks there is gone"})
