@@ -42,6 +42,12 @@ def networks(_namespaces: Namespaces | str, tmp_path: Path) -> Iterator[Hosts]:
     yield from _checked(Hosts(_namespaces, tmp_path))
 
 
+@pytest.fixture
+def either(_stand_ins: StandIns, _namespaces: Namespaces | str, tmp_path: Path) -> Iterator[Hosts]:
+    """For what is slow and the same on both."""
+    yield from _checked(Hosts(_stand_ins if isinstance(_namespaces, str) else _namespaces, tmp_path))
+
+
 @pytest.fixture(params=["stand_ins", "namespaces"])
 def hosts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Hosts]:
     machine = request.getfixturevalue(f"_{request.param}")

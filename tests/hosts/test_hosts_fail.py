@@ -46,16 +46,16 @@ def test_one_rank_fails(how: str, code: int | None, hosts: Hosts) -> None:
     assert "rank 2" in end and (code is None or "n3" in end), text
 
 
-def test_stray_rank_and_missing_rank(hosts: Hosts) -> None:
+def test_stray_rank_and_missing_rank(either: Hosts) -> None:
     """C11, C16: who waits for what, and from which line; and where the rank is that does not come."""
-    done = hosts.run_program("meet('a')\nmeet('b' if rank == 1 else 'a')\n", **QUICK)
+    done = either.run_program("meet('a')\nmeet('b' if rank == 1 else 'a')\n", **QUICK)
     text = report(done)
     assert done.returncode not in (0, None), text
     for rank, name in enumerate("aba"):
         assert any(f"rank {rank} " in line and f"'{name}'" in line for line in text.splitlines()), text
     assert "program.py:" in text
     body = "def busy():\n    time.sleep(100)\nif rank == 2: busy()\nmeet('lonely')\n"
-    done = hosts.run_program(body, **QUICK)
+    done = either.run_program(body, **QUICK)
     text = report(done)
     assert done.returncode not in (0, None) and "lonely" in text and "in busy" in text, text
 
@@ -96,10 +96,10 @@ def test_signal_to_the_launcher(name: str, hosts: Hosts) -> None:
 
 
 @pytest.mark.parametrize("victim", ["start_agent.py", "hydra_pmi_proxy", "remote_shell.py", "start_worker.py"])
-def test_kill_of_the_machinery(victim: str, hosts: Hosts) -> None:
+def test_kill_of_the_machinery(victim: str, either: Hosts) -> None:
     """kill -9 of what brings the ranks to n3 and watches them there."""
-    with hosts.running(READY + "time.sleep(300)\n", start=PLAIN) as job:
-        job.wait_for(hosts.there, 3)
+    with either.running(READY + "time.sleep(300)\n", start=PLAIN) as job:
+        job.wait_for(either.there, 3)
         if victim == "remote_shell.py":
             found = [
                 pid
@@ -107,14 +107,14 @@ def test_kill_of_the_machinery(victim: str, hosts: Hosts) -> None:
                 if b"remote_shell.py n3 " in _words(pid)
             ]
         else:
-            found = [pid for pid in hosts.machine.processes("n3") if victim.encode() in _words(pid)]
+            found = [pid for pid in either.machine.processes("n3") if victim.encode() in _words(pid)]
         assert found
         os.kill(found[-1], signal.SIGKILL)
         error = job.process.communicate(timeout=20)[1].decode()
         assert job.process.returncode not in (0, None), error
         assert "rank 2 on host n3" in error.splitlines()[-1] or victim == "hydra_pmi_proxy", error
         job.assert_nothing_left()
-        hosts.assert_nothing_left()
+        either.assert_nothing_left()
 
 
 def _words(pid: int) -> bytes:
