@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <numeric>
 
 #include "kernels.h"
@@ -56,28 +55,22 @@ void add_event(std::vector<EventPtr>& events, const EventPtr& event) {
   events.push_back(event);
 }
 
-// What one call of a plane can take together.
-struct Kind {
-  DType dtype;
-  int device;
-  int contributors;
-  auto operator<=>(const Kind&) const = default;
-};
-
 }  // namespace
 
-Executor::Executor(int rank, int size, DataPlanes planes, Deliver deliver)
-    : rank_(rank), size_(size), planes_(std::move(planes)), deliver_(std::move(deliver)) {}
+Executor::Executor(int rank, int size, DataPlanes planes, Deliver deliver, Met met)
+    : rank_(rank), size_(size), planes_(std::move(planes)), deliver_(std::move(deliver)), met_(std::move(met)) {}
+
+bool Executor::at_meeting() const { return busy() && batches_.front().meeting && !batches_.front().meeting->over; }
 
 bool Executor::progress() {
   if (watching_) look_after_queued();
   if (batches_.empty()) return false;
-  Batch& batch = batches_.front();
+  auto& [batch, meeting] = batches_.front();
   const bool starts = !running_.has_value();
   if (starts) {
     results_.clear();
     results_.resize(batch.size());
-    running_ = run(batch);
+    running_ = meeting ? meet_and_run(batch, *meeting) : run(batch);
   }
   std::optional<Error> refused;
   try {
@@ -94,16 +87,17 @@ bool Executor::progress() {
     }
   }
   plane_ = nullptr;
-  Batch finished = std::move(batch);
+  Entry finished = std::move(batches_.front());
   batches_.pop_front();
-  deliver_all(finished, refused ? &*refused : nullptr);
+  if (finished.meeting) met_(*finished.meeting, finished.batch);
+  deliver_all(finished.batch, refused ? &*refused : nullptr);
   return true;
 }
 
 std::vector<StandingWait> Executor::running() const {
   std::vector<StandingWait> result;
   if (batches_.empty()) return result;
-  for (const BatchItem& item : batches_.front()) {
+  for (const BatchItem& item : batches_.front().batch) {
     Request shown;
     shown.name = item.agreement->request.name;
     shown.sequence = item.sequence;
@@ -131,8 +125,8 @@ void Executor::abort(const Error& error) {
     for (const auto& plane : planes_) plane->abort();
   }
   watching_ = false;
-  for (Batch& batch : batches_) {
-    for (BatchItem& item : batch) {
+  for (Entry& entry : batches_) {
+    for (BatchItem& item : entry.batch) {
       if (item.submission) deliver_(*item.submission, Result(), &error);
     }
   }
@@ -141,7 +135,7 @@ void Executor::abort(const Error& error) {
     struct Abandoned {
       Task task;
       std::vector<Result> results;
-      std::deque<Batch> batches;
+      std::deque<Entry> batches;
     };
     static_cast<void>(new Abandoned{std::move(*running_), std::move(results_), std::move(batches_)});
   }
@@ -173,7 +167,7 @@ Task Executor::run(Batch& batch) {
 
 DataPlane& Executor::choose_plane(const PlaneQuery& query) {
   plane_ = &choose(planes_, query);
-  if (query.device != kHostDevice) plane_->begin(position_of(batches_.front(), query.bytes));
+  if (query.device != kHostDevice) plane_->begin(position_of(batches_.front().batch, query.bytes));
   return *plane_;
 }
 
@@ -190,7 +184,7 @@ StreamPosition Executor::position_of(const Batch& batch, std::int64_t bytes) {
 // The caller's memory, or memory that the caller or the core allocates now; null on a GPU for a rank that has joined.
 void* Executor::output(BatchItem& item, std::size_t tensor, Shape shape) {
   const TensorSpec& spec = item.agreement->request.tensors[tensor];
-  Result& result = results_[static_cast<std::size_t>(&item - batches_.front().data())];
+  Result& result = results_[static_cast<std::size_t>(&item - batches_.front().batch.data())];
   result.buffers.resize(item.agreement->request.tensors.size());
   result.shapes.resize(item.agreement->request.tensors.size());
   const std::size_t bytes = static_cast<std::size_t>(element_count(shape)) * size_of(spec.dtype);
@@ -212,8 +206,32 @@ void* Executor::output(BatchItem& item, std::size_t tensor, Shape shape) {
   return out;
 }
 
+// What is said and what is added up share hand-overs if one plane does both, in one call.
+Task Executor::meet_and_run(Batch& batch, Meeting& meeting) {
+  plane_ = find(planes_, {Verb::kAllreduce, DType::kUint64, ReduceOp::kMax, kHostDevice, sizeof(Meeting::Words)});
+  if (plane_ == nullptr) throw Error(ErrorKind::kAborted, "no plane can run the meetings of a locked plan");
+  const Kinds kinds = kinds_of(batch);
+  if (kinds.size() == 1) {
+    const auto& [kind, segments] = *kinds.begin();
+    const Request& request = batch.front().agreement->request;
+    const std::int64_t largest = largest_bytes(segments, kind.dtype);
+    if (find(planes_, {Verb::kAllreduce, kind.dtype, request.op, kind.device, largest}) == plane_) {
+      plane_->note_use();
+      co_await plane_->allreduce_if_all_come(meeting, reduction_of(request, kind.dtype, kind.contributors), segments);
+      co_return;
+    }
+  }
+  co_await plane_->allreduce_if_all_come(meeting, {}, {});
+  if (!meeting.called_off()) co_await allreduce(batch.front().agreement->request, kinds);
+}
+
 Task Executor::allreduce(Batch& batch) {
-  std::map<Kind, std::vector<Segment>> kinds;
+  const Kinds kinds = kinds_of(batch);
+  co_await allreduce(batch.front().agreement->request, kinds);
+}
+
+Executor::Kinds Executor::kinds_of(Batch& batch) {
+  Kinds kinds;
   for (BatchItem& item : batch) {
     const Request& request = item.agreement->request;
     for (std::size_t t = 0; t < request.tensors.size(); ++t) {
@@ -227,8 +245,11 @@ Task Executor::allreduce(Batch& batch) {
       kinds[{spec.dtype, spec.device, item.contributors}].push_back(segment);
     }
   }
+  return kinds;
+}
+
+Task Executor::allreduce(const Request& request, const Kinds& kinds) {
   for (const auto& [kind, segments] : kinds) {
-    const Request& request = batch.front().agreement->request;
     const Reduction reduction = reduction_of(request, kind.dtype, kind.contributors);
     DataPlane& plane =
         choose_plane({Verb::kAllreduce, kind.dtype, request.op, kind.device, largest_bytes(segments, kind.dtype)});

@@ -4,11 +4,13 @@
 #include <chrono>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "messages.h"
+#include "plane/meeting.h"
 #include "plane/planes.h"
 #include "submission.h"
 #include "task.h"
@@ -28,13 +30,20 @@ class Executor {
  public:
   // Called when a submission is finished (error null) or failed.
   using Deliver = std::function<void(Submission&, Result, const Error*)>;
+  // Called when a meeting is over, after its batch unless that was called off; may take items out of the batch, which
+  // are then not delivered.
+  using Met = std::function<void(const Meeting&, Batch&)>;
 
-  Executor(int rank, int size, DataPlanes planes, Deliver deliver);
+  Executor(int rank, int size, DataPlanes planes, Deliver deliver, Met met = nullptr);
 
-  void add(Batch batch) { batches_.push_back(std::move(batch)); }
+  void add(Batch batch) { batches_.push_back({std::move(batch), std::nullopt}); }
+  // Allreduces of host tensors, to be run if all ranks come to the meeting; none if this rank calls it off.
+  void add(const Meeting& meeting, Batch batch) { batches_.push_back({std::move(batch), meeting}); }
   bool busy() const { return !batches_.empty(); }
   // What the running batch holds, and where this rank asked for it.
   std::vector<StandingWait> running() const;
+  // Have others not come yet to the meeting that this rank is at?
+  bool at_meeting() const;
   // Will whoever can bring the running batch forward wake this rank?
   bool wakes() const { return plane_ == nullptr || plane_->wakes(); }
 
@@ -48,8 +57,24 @@ class Executor {
   void abort(const Error& error);
 
  private:
+  struct Entry {
+    Batch batch;
+    std::optional<Meeting> meeting;
+  };
+  // What one call of a plane can take together.
+  struct Kind {
+    DType dtype;
+    int device;
+    int contributors;
+    auto operator<=>(const Kind&) const = default;
+  };
+  using Kinds = std::map<Kind, std::vector<Segment>>;
+
   Task run(Batch& batch);
+  Task meet_and_run(Batch& batch, Meeting& meeting);
   Task allreduce(Batch& batch);
+  Task allreduce(const Request& request, const Kinds& kinds);
+  Kinds kinds_of(Batch& batch);
   Task broadcast(Batch& batch);
   Task allgather(BatchItem& item);
   Task reducescatter(BatchItem& item);
@@ -65,7 +90,8 @@ class Executor {
   int size_;
   DataPlanes planes_;
   Deliver deliver_;
-  std::deque<Batch> batches_;  // the first is running
+  Met met_;
+  std::deque<Entry> batches_;  // the first is running
   std::optional<Task> running_;
   std::vector<Result> results_;  // of the running batch, by item
   DataPlane* plane_ = nullptr;   // that the running batch uses

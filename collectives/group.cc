@@ -16,11 +16,12 @@ Group::Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPla
                 }),
       lane_transport_(std::move(lane.transport)),
       plans_(!lane.planes.empty()),
-      lane_(transport_->rank(), transport_->size(), std::move(lane.planes),
-            [this](Submission& submission, Result result, const Error* error) {
-              if (is_meeting(submission)) return on_met(error);
-              owner_.on_finished(options_.id, submission, std::move(result), error);
-            }),
+      lane_(
+          transport_->rank(), transport_->size(), std::move(lane.planes),
+          [this](Submission& submission, Result result, const Error* error) {
+            owner_.on_finished(options_.id, submission, std::move(result), error);
+          },
+          [this](const Meeting& meeting, Batch& batch) { on_met(meeting, batch); }),
       fusion_threshold_(options_.settings.fusion_threshold) {
   if (transport_->rank() == 0) {
     coordinator_.emplace(options_.ranks, options_.settings);
@@ -235,7 +236,7 @@ void Group::close() {
 
 void Group::fail_pending(const Error& error) {
   if (plan_) {
-    for (Submission& submission : plan_->release(false)) owner_.on_finished(options_.id, submission, Result(), &error);
+    for (Submission& submission : plan_->release()) owner_.on_finished(options_.id, submission, Result(), &error);
   }
   for (Submission& submission : std::exchange(late_joins_, {})) {
     owner_.on_finished(options_.id, submission, Result(), &error);

@@ -2,9 +2,7 @@
 // here belongs to the engine's thread.
 #pragma once
 
-#include <array>
 #include <atomic>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -88,7 +86,7 @@ class Group {
 
   // Is there anything that only progress() can bring forward?
   bool active() const;
-  bool moving_data() const { return executor_.busy() || (lane_.busy() && !meeting()); }
+  bool moving_data() const { return executor_.busy() || (lane_.busy() && !lane_.at_meeting()); }
   // Nothing is under way on the planes, and nobody else needs this rank on them.
   bool settled() const { return !executor_.busy() && !lane_.busy(); }
   // Will whoever can bring this group forward wake this rank?
@@ -112,14 +110,13 @@ class Group {
 
   // The locked plan (group_plan.cc).
   void vote(Submission submission);
-  static bool is_meeting(const Submission& submission);
   bool follow_plan(bool awaited);
-  void meet(bool departs);
-  void on_met(const Error* error);
+  void on_met(const Meeting& meeting, Batch& batch);
   void depart();
-  void end_plan();
+  void end_plan(Batch called_off = {});
   void lock_plan(const std::vector<std::vector<Slot>>& batches);
-  bool meeting() const { return !meetings_.empty(); }
+  // Has this rank come to a meeting whose batch is not over?
+  bool meeting() const { return lane_.busy(); }
 
   bool send_announcement();
   bool take_in_messages();
@@ -146,13 +143,6 @@ class Group {
   const bool plans_;  // are there planes for them?
   Executor lane_;
   std::optional<LockedPlan> plan_;
-  // What this rank says, and then what was said, at batches that it has reached; the first is under way.
-  using MeetingWords = std::array<std::uint64_t, 3>;
-  struct Meeting {
-    std::shared_ptr<MeetingWords> words;
-    bool departs;
-  };
-  std::deque<Meeting> meetings_;
   bool departing_ = false;              // at the next batch, since one of this plan has been reached already
   std::vector<Submission> late_joins_;  // to be voted for when this rank is out of the plan
   // The first makes a plan, while this rank is still leaving the one before; the others came after it.

@@ -77,10 +77,10 @@ std::vector<StandingWait> LockedPlan::waits() const {
   return result;
 }
 
-std::vector<Submission> LockedPlan::release(bool but_the_next) {
+std::vector<Submission> LockedPlan::release() {
   std::vector<Submission> result;
   for (Member& member : members_) {
-    if (!member.held || (but_the_next && member.batch == cursor_)) continue;
+    if (!member.held) continue;
     result.push_back(std::move(*member.held));
     member.held.reset();
     ++missing_[member.batch];

@@ -44,9 +44,10 @@ class LockedPlan {
   // How long nothing has moved.
   Clock::duration idle(Clock::time_point now) const { return now - moved_; }
   std::vector<StandingWait> waits() const;
+  void went_on(Clock::time_point now) { moved_ = now; }
 
-  // What is held, to be voted for; without that of the next batch if `but_the_next`.
-  std::vector<Submission> release(bool but_the_next);
+  // What is held, to be voted for.
+  std::vector<Submission> release();
 
   // Counts the batches that were begun; equal on ranks that meet.
   std::uint64_t position() const { return position_; }

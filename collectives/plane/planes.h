@@ -11,7 +11,9 @@ namespace sirtaki {
 
 using DataPlanes = std::vector<std::unique_ptr<DataPlane>>;
 
-// Throws Error(kPrecondition) if no plane can.
+// Null if no plane can.
+DataPlane* find(const DataPlanes& planes, const PlaneQuery& query);
+// Throws Error(kPrecondition) if no plane can; counts the use.
 DataPlane& choose(const DataPlanes& planes, const PlaneQuery& query);
 
 }  // namespace sirtaki

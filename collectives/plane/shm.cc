@@ -55,9 +55,15 @@ class ShmPlane final : public DataPlane {
 
   Task allreduce(Reduction reduction, std::span<const Segment> segments) override {
     const std::size_t bytes = total_bytes(segments, size_of(reduction.dtype));
-    if (bytes <= (size_ == 2 ? kOneShotBytes : kOneShotBytesOfMany))
-      return shm_allreduce_at_once(channel_, reduction, segments, inputs_);
+    if (is_small(bytes)) return shm_allreduce_at_once(channel_, reduction, segments, inputs_);
     return shm_allreduce_in_pieces(channel_, reduction, segments, piece_bytes(bytes));
+  }
+
+  // Whoever calls it off takes as many turns as the others until they learn of it: one.
+  Task allreduce_if_all_come(Meeting& meeting, Reduction reduction, std::span<const Segment> segments) override {
+    if (is_small(total_bytes(segments, size_of(reduction.dtype))))
+      return shm_allreduce_at_once(channel_, reduction, segments, inputs_, &meeting);
+    return meet_first(meeting, reduction, segments);
   }
 
   Task broadcast(int root, std::size_t element_size, std::span<const Segment> segments) override;
@@ -66,6 +72,13 @@ class ShmPlane final : public DataPlane {
   Task alltoall(std::size_t element_size, const Exchange& exchange) override;
 
  private:
+  bool is_small(std::size_t bytes) const { return bytes <= (size_ == 2 ? kOneShotBytes : kOneShotBytesOfMany); }
+
+  Task meet_first(Meeting& meeting, Reduction reduction, std::span<const Segment> segments) {
+    co_await shm_allreduce_at_once(channel_, {}, {}, inputs_, &meeting);
+    if (!meeting.called_off()) co_await allreduce(reduction, segments);
+  }
+
   // Where processes share a core, a hand-over costs a context switch: few large pieces.
   std::size_t piece_bytes(std::size_t batch_bytes) const {
     if (!channel_.cores_are_free()) return channel_.slot_size();

@@ -13,6 +13,8 @@ namespace {
 
 constexpr std::int64_t kBlockBytes = 16 << 10;  // what is reduced and written back at a time stays in the first cache
 constexpr std::int64_t kLine = 64;
+constexpr std::size_t kWordBytes = 64;  // of a slot, for those of a meeting
+static_assert(sizeof(Meeting::Words) <= kWordBytes);
 
 // One piece after the other, as one rank sees it. Elements are numbered from the beginning of the piece.
 class PieceReducer {
@@ -120,6 +122,7 @@ struct AtOnce {
   std::span<const Segment> segments;
   std::span<const std::byte*> inputs;
   std::uint64_t turn;
+  Meeting* meeting;
 
   std::size_t bytes(const Segment& segment) const {
     return static_cast<std::size_t>(segment.count) * size_of(reduction.dtype);
@@ -127,6 +130,10 @@ struct AtOnce {
 
   void copy_in() const {
     std::byte* to = channel.slot(channel.rank(), turn);
+    if (meeting != nullptr) {
+      std::memcpy(to, meeting->words.data(), sizeof(Meeting::Words));
+      to += kWordBytes;
+    }
     for (const Segment& segment : segments) {
       if (segment.count > 0) std::memcpy(to, segment.in, bytes(segment));
       to += bytes(segment);
@@ -138,14 +145,33 @@ struct AtOnce {
   void reduce() const {
     channel.know_all_done_before(turn);  // whoever has written in this turn has left the one before
     std::size_t offset = 0;
+    if (meeting != nullptr) {
+      hear_others();
+      offset += kWordBytes;
+    }
+    if (meeting == nullptr || !meeting->called_off()) fold_all(offset);
+    channel.note_done(turn);
+    channel.fetch_own_slot(turn + 1, offset);
+  }
+
+ private:
+  void hear_others() const {
+    for (int r = 0; r < channel.size(); ++r) {
+      Meeting::Words theirs;
+      std::memcpy(theirs.data(), channel.slot(r, turn), sizeof(theirs));
+      meeting->hear(theirs);
+    }
+    meeting->conclude();
+  }
+
+  // From `offset` of the slots on, which then is where the elements end.
+  void fold_all(std::size_t& offset) const {
     for (const Segment& segment : segments) {
       for (int r = 0; r < channel.size(); ++r) inputs[static_cast<std::size_t>(r)] = channel.slot(r, turn) + offset;
       inputs[static_cast<std::size_t>(channel.rank())] = static_cast<const std::byte*>(segment.in);
       fold(reduction, inputs, static_cast<std::byte*>(segment.out), segment.count);
       offset += bytes(segment);
     }
-    channel.note_done(turn);
-    channel.fetch_own_slot(turn + 1, offset);
   }
 };
 
@@ -165,8 +191,8 @@ Task reduce_later(AtOnce batch, PendingPtr all_written) {
 
 // A coroutine only if a rank keeps us waiting: making one takes about as long as the hand-over.
 Task shm_allreduce_at_once(ShmChannel& channel, Reduction reduction, std::span<const Segment> segments,
-                           std::span<const std::byte*> inputs) {
-  const AtOnce batch{channel, reduction, segments, inputs, channel.take_turns(1)};
+                           std::span<const std::byte*> inputs, Meeting* meeting) {
+  const AtOnce batch{channel, reduction, segments, inputs, channel.take_turns(1), meeting};
   if (PendingPtr wait = channel.may_write(batch.turn)) return write_and_reduce(batch, std::move(wait));
   batch.copy_in();
   if (PendingPtr wait = channel.all_written(batch.turn)) return reduce_later(batch, std::move(wait));

@@ -102,11 +102,26 @@ struct Suite {
   DataPlane& plane;
   int rank;
   int size;
+  std::uint64_t position = 0;  // of the last meeting
 
   // Ranks differ in which tensors are reduced in place.
   bool in_place(std::size_t tensor) const { return (tensor + static_cast<std::size_t>(rank)) % 2 == 0; }
 
-  void allreduce(const Reduction& reduction, const Counts& counts) {
+  void allreduce(const Reduction& reduction, const Counts& counts) { allreduce(reduction, counts, nullptr); }
+
+  // As a batch of a locked plan; `absent`: the rank that departs instead, or -1.
+  void meet(const Reduction& reduction, const Counts& counts, int absent) {
+    Meeting meeting(rank == absent, ++position);
+    if (rank == absent) {
+      wait(plane.allreduce_if_all_come(meeting, {}, {}));
+    } else {
+      allreduce(reduction, counts, &meeting);
+    }
+    check(meeting.over, "the meeting is over");
+    check(meeting.called_off() == (absent >= 0), "all know whether a rank departs");
+  }
+
+  void allreduce(const Reduction& reduction, const Counts& counts, Meeting* meeting) {
     const DType dtype = reduction.dtype;
     std::vector<Memory> in, out;
     std::vector<Segment> segments;
@@ -117,7 +132,13 @@ struct Suite {
       segments.push_back({in.back().data(), in_place(tensor) ? in.back().data() : out.back().data(), counts[tensor]});
     }
     const std::vector<Memory> before = in;
-    wait(plane.allreduce(reduction, segments));
+    const std::vector<Memory> untouched = out;
+    wait(meeting == nullptr ? plane.allreduce(reduction, segments)
+                            : plane.allreduce_if_all_come(*meeting, reduction, segments));
+    if (meeting != nullptr && meeting->called_off()) {
+      check(in == before && out == untouched, "nothing is written when a rank departs");
+      return;
+    }
     for (std::size_t tensor = 0; tensor < counts.size(); ++tensor) {
       const std::int64_t wrong = first_wrong(reduction, size, tensor, 0, segments[tensor].out, counts[tensor]);
       check(wrong == counts[tensor], "allreduce, " + title(reduction) + ": element " + std::to_string(wrong) +
@@ -276,6 +297,16 @@ void check_all_allreduces(Suite& suite) {
   }
 }
 
+void check_meetings(Suite& suite) {
+  const Reduction reduction{DType::kFloat32, ReduceOp::kSum, 0.5, 0.25};
+  for (const Counts& counts : {Counts{}, Counts{3}, Counts{0, 1, 40, 400}, Counts{700'001, 11}}) {
+    suite.meet(reduction, counts, -1);
+    for (int absent = 0; absent < suite.size; ++absent) suite.meet(reduction, counts, absent);
+    suite.meet(reduction, counts, -1);
+    suite.allreduce(reduction, counts);
+  }
+}
+
 void check_answers(const DataPlane& plane) {
   check(!plane.supports({.verb = Verb::kAllreduce, .device = 0}), "supports a GPU");
   check(!plane.supports({.verb = Verb::kBarrier}), "supports a barrier");
@@ -292,6 +323,7 @@ void check_plane(DataPlane& plane, int rank, int size) {
   check_answers(plane);
   check_reductions(suite, {{1, 1}, {0.5, 1}, {1, 0.25}, {2, 0.5}});
   check_batches(suite);
+  check_meetings(suite);
   check_moves(suite);
 }
 
@@ -301,6 +333,7 @@ void check_plane_briefly(DataPlane& plane, int rank, int size) {
   check_reductions(suite, {{1, 1}, {0.5, 0.25}});
   for (const Counts& counts : batches()) suite.allreduce({DType::kFloat32, ReduceOp::kSum, 1, 0.25}, counts);
   suite.allreduce({DType::kBfloat16, ReduceOp::kSum, 1, 0.5}, {5, 700'001, 11, 262'144, 900'000, 6});
+  check_meetings(suite);
   suite.broadcast(size - 1, 4, {5, 700'001, 11, 0, 6});
   for (const int shift : {0, 1}) suite.allgather(2, suite.spread(40'001, shift));
   suite.alltoall(8, 20'001);
@@ -315,6 +348,7 @@ void check_allreduce_plane(DataPlane& plane, int rank, int size) {
   check(!plane.supports({.verb = Verb::kAllreduce, .device = 0}), "supports a GPU");
   check(!plane.supports({.verb = Verb::kAllreduce, .op = ReduceOp::kAdasum}), "supports Adasum");
   check_all_allreduces(suite);
+  check_meetings(suite);
   for (const Reduction& reduction :
        {Reduction{DType::kFloat32, ReduceOp::kSum, 0.5, 0.25}, Reduction{DType::kBfloat16, ReduceOp::kSum, 1, 0.5},
         Reduction{DType::kInt8, ReduceOp::kSum, 1, 0.5}}) {
