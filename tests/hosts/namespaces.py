@@ -98,6 +98,19 @@ class Namespaces:
     def mend(self, name: str) -> None:
         self._switch("ip", "link", "set", f"to-{name}", "up")
 
+    def delay(self, name: str, time: str) -> str:
+        """Makes each packet to the host late by that time, as "20ms"; "" for none. Returns why not, where it cannot."""
+        words = (
+            ["add", "dev", f"to-{name}", "root", "netem", "delay", time]
+            if time
+            else ["del", "dev", f"to-{name}", "root"]
+        )
+        try:
+            self._switch("tc", "qdisc", *words)
+        except OSError as error:
+            return str(error)
+        return ""
+
     def kill(self, name: str) -> None:
         """Kills all that runs on the host."""
         while found := self.processes(name):

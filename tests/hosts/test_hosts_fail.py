@@ -18,6 +18,13 @@ import subprocess
 for number in (1, 2, 15): signal.signal(number, signal.SIG_IGN)
 subprocess.Popen(["sleep", "300"], start_new_session=True)
 """
+# One that leaves when it is told, and says by which signal.
+POLITE = """
+def leave(number, frame):
+    open(f"{sys.argv[1]}/told-{rank}-{number}", "w").close()
+    sys.exit(0)
+for number in (1, 2, 15): signal.signal(number, leave)
+"""
 QUICK = {"SIRTAKI_STALL_CHECK_TIME_SECONDS": "1", "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS": "2"}
 # The others are in a collective, or compute on.
 ONE_FAILS = """
@@ -84,8 +91,8 @@ def _frameworks() -> str:
 def test_signal_to_the_launcher(name: str, hosts: Hosts) -> None:
     """C57. The fixture sees to it that nothing is left on any host."""
     number = signal.Signals[name]
-    stubborn = STUBBORN if number == signal.SIGKILL else ""
-    with hosts.running(stubborn + READY + "time.sleep(300)\n", start=PLAIN) as job:
+    body = STUBBORN if number == signal.SIGKILL else POLITE
+    with hosts.running(body + READY + "time.sleep(300)\n", start=PLAIN) as job:
         job.wait_for(hosts.there, 3)
         assert sum(map(len, hosts.left().values())) >= 9
         job.process.send_signal(number)
@@ -93,6 +100,8 @@ def test_signal_to_the_launcher(name: str, hosts: Hosts) -> None:
         assert job.process.returncode == (-9 if number == signal.SIGKILL else 128 + number), error
         job.assert_nothing_left()
         hosts.assert_nothing_left()
+        told = sorted(path.name for path in hosts.there.glob("told-*"))
+        assert told == ([] if number == signal.SIGKILL else [f"told-{rank}-{number}" for rank in range(3)])
 
 
 @pytest.mark.parametrize("victim", ["start_agent.py", "hydra_pmi_proxy", "remote_shell.py", "start_worker.py"])
@@ -159,6 +168,17 @@ def test_link_that_comes_back_is_no_fault(networks: Hosts) -> None:
         output, error = job.process.communicate(timeout=50)
         assert job.process.returncode == 0, error
         assert output.decode().count("done") == 3
+
+
+def test_slow_link(networks: Hosts) -> None:
+    reason = networks.machine.delay("n2", "20ms")
+    if reason:
+        pytest.skip(f"no delay on links here: {reason}")
+    try:
+        done = networks.run_program("for step in range(20): meet('a')\nprint('done')\n")
+    finally:
+        networks.machine.delay("n2", "")
+    assert done.returncode == 0 and done.stdout.count(b"done") == 3, report(done)
 
 
 def test_agent_that_cannot_reach_the_launcher_says_so(networks: Hosts) -> None:
