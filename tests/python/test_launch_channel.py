@@ -1,10 +1,16 @@
 """The launcher's socket for other hosts: who is let in, and what a stranger can do there."""
 
+import os
 import selectors
+import shlex
 import socket
 import struct
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import launching  # noqa: F401  # makes the sources importable where they are not installed
 import pytest
@@ -32,8 +38,13 @@ class Launcher:
             on_arrival=self.heard.append,
             on_exit=lambda *message: self.heard.append(message),
             on_loss=self.heard.append,
+            on_host=self._on_host,
             lost_after=30,
         )
+
+    def _on_host(self, message: dict[str, object]) -> bool:
+        self.heard.append(message)
+        return True
 
     def turn(self, seconds: float = 5) -> None:
         for key, events in self.selector.select(seconds):
@@ -172,6 +183,28 @@ def test_order_to_an_agent_limits_its_length_before_it_reads(monkeypatch: pytest
     with pytest.raises(ValueError, match="what came on stdin is not from sirtakirun"):
         agent._read_order()
     assert asked == [8]
+
+
+def test_agent_stays_with_a_daemon_that_goes_into_the_background(launcher: Launcher, tmp_path: Path) -> None:
+    """As Open MPI's does; and it ends with the agent's stdin."""
+    job = spec.Spec(size=1, command=[], environ=dict(os.environb), cwd=b"/")
+    job.token, job.endpoints, job.grace = TOKEN, [launcher.endpoint], 0.0
+    here = shlex.quote(str(tmp_path / "late"))
+    command = f"setsid sh -c 'sleep 2; echo > {here}; exec sleep 300' & exit 0"
+    words = [sys.executable, "-IS", str(Path(agent.__file__).with_name("start_agent.py"))]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write(agent.order("x", command, job.to_bytes()))
+    process.stdin.flush()
+    deadline = time.monotonic() + 20
+    while not (tmp_path / "late").exists():
+        launcher.turn(0.05)
+        assert process.poll() is None and time.monotonic() < deadline
+    process.stdin.close()
+    process.wait(20)
+    launcher.turn(0.05)
+    assert {"host": "x", "arrived": True} in launcher.heard
+    assert any("lost" in message for message in launcher.heard if isinstance(message, dict))
 
 
 def test_spec_travels_whole() -> None:

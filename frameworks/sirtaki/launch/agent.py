@@ -93,7 +93,8 @@ class _Agent:
         self._selector.register(wake, selectors.EVENT_READ, self._on_signal)
         while child.poll() is None and self._wait():
             pass
-        self._end(self._spec.grace + _TO_LEAVE)
+        if child.returncode != 0:  # with 0, a daemon may have gone into the background, as Open MPI's does
+            self._end(self._spec.grace + _TO_LEAVE)
         while _has_children() and self._wait():  # workers whose mpiexec has ended the job still report how
             pass
         processes.kill_descendants(os.getpid(), processes.reap_orphans)
