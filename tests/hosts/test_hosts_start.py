@@ -82,7 +82,7 @@ def test_secret_and_environment_are_on_no_command_line(hosts: Hosts) -> None:
     body = "open(f'{sys.argv[1]}/{rank}', 'w').close()\ntime.sleep(300)\n"
     with hosts.running(body, start=PLAIN, T_SECRET="open-sesame") as job:
         job.wait_for(hosts.there, 3)
-        (directory,) = job.temporary.iterdir()
+        (directory,) = job.temporary.glob("sirtaki-*")
         assert directory.stat().st_mode & 0o777 == 0o700
         assert {path.stat().st_mode & 0o777 for path in directory.iterdir() if path.is_file()} == {0o600}
         token = json.loads((directory / "spec").read_bytes())["token"].encode("latin-1")
@@ -107,7 +107,7 @@ def test_hosts_that_are_not_reached_are_named_with_what_to_try(hosts: Hosts) -> 
     """Like C51: every one of them, at once, with a line that can be tried by hand."""
     flags = hosts.flags("n1:1,nowhere:1,never:1")
     done = hosts.run(*flags, "--start-timeout", "20", *hosts.program("", PLAIN))
-    assert done.returncode not in (0, None)
+    assert done.returncode == 1
     text = done.stderr.decode()
     for name in ("nowhere", "never"):
         assert f"host {name} was not reached: ssh: Could not resolve hostname {name}" in text, text

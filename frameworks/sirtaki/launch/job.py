@@ -294,6 +294,7 @@ class Job:
         if self._unreached and self._arrivals is not None:
             for line in self._arrivals.lines():
                 self._screen.note(line)
+            return 1
         if self._late:
             return code or 1
         if code:
