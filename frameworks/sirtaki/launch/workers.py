@@ -109,7 +109,7 @@ class Workers:
 
     def _limit_strangers(self) -> None:
         strangers = [worker for worker in self._connected.values() if worker.nonce is not None]
-        if len(strangers) > self._ranks + _MOST_STRANGERS:
+        if len(strangers) > 2 * self._ranks + _MOST_STRANGERS:  # a rank and, at most, a host each
             self._lose(strangers[0])
 
     def _receive(self, connection: socket.socket, events: int) -> None:
@@ -155,9 +155,9 @@ class Workers:
         elif kind == channel.HOST:
             message = json.loads(payload)
             worker.reported = True  # it runs no rank
-            worker.host, worker.leaves = message["host"], "arrived" not in message
             if not self._on_host(message):
                 raise ValueError("not wanted any more")
+            worker.host, worker.leaves = message["host"], "arrived" not in message
 
     def _lose(self, worker: Worker) -> None:
         with contextlib.suppress(KeyError):
