@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "bindings.h"
+#include "fork.h"
 #include "plane/mpi.h"
 #include "plane/point_to_point.h"
 #include "plane/shm.h"
@@ -24,7 +25,8 @@ namespace py = pybind11;
 
 // The process-wide engine lives here, at the border; the core itself has no globals.
 struct Process {
-  std::mutex mutex;
+  std::mutex mutex;  // who makes and ends engines
+  std::mutex engine_mutex;
   std::shared_ptr<Engine> engine;
   std::unique_ptr<MpiSession> session;  // outlives engines: MPI can be initialised only once
 };
@@ -35,8 +37,14 @@ Process& process() {
 }
 
 std::shared_ptr<Engine> find_engine() {
-  const std::lock_guard lock(process().mutex);
+  if (is_forked_child()) return process().engine;  // another thread may have held the mutex when this process began
+  const std::lock_guard lock(process().engine_mutex);
   return process().engine;
+}
+
+void set_engine(std::shared_ptr<Engine> engine) {
+  const std::lock_guard lock(process().engine_mutex);
+  process().engine.swap(engine);
 }
 
 constexpr std::chrono::seconds kPatienceWithStarter{3};
@@ -49,9 +57,16 @@ std::shared_ptr<Engine> engine_to_ask() {
   return engine;
 }
 
+// For what another thread of the engine may be changing.
+std::shared_ptr<Engine> engine_to_look_into() {
+  refuse_forked_child();
+  return engine_to_ask();
+}
+
 }  // namespace
 
 std::shared_ptr<Engine> engine_to_use() {
+  refuse_forked_child();
   auto engine = find_engine();
   if (engine == nullptr) throw Error(ErrorKind::kPrecondition, kNotInitialized);
   return engine;
@@ -125,6 +140,7 @@ MpiCommunicator base_communicator(const MpiSession& session, std::uint64_t comm_
 
 void init(const std::vector<std::string>& mpi_libraries, std::uint64_t comm_handle, const std::vector<int>& comm_ranks,
           const std::string& program) {
+  refuse_forked_child();
   const std::lock_guard lock(process().mutex);
   if (process().engine != nullptr) return;
   EngineOptions options;
@@ -147,26 +163,28 @@ void init(const std::vector<std::string>& mpi_libraries, std::uint64_t comm_hand
     GpuOptions gpus = gpu_options(settings, tell, [] { return engine_to_use()->topology().local_rank; });
     return make_planes(group, hosts, settings, tell_once, std::move(gpus));
   };
-  process().engine = std::make_shared<Engine>(std::move(options), std::move(transport));
+  set_engine(std::make_shared<Engine>(std::move(options), std::move(transport)));
+  watch_forks();
 }
 
 void shutdown() {
   const auto engine = find_engine();
-  if (engine == nullptr) return;
+  if (engine == nullptr || is_forked_child()) return;
   engine->shutdown();
   const std::lock_guard lock(process().mutex);
-  process().engine.reset();
+  set_engine(nullptr);
 }
 
 // At the end of the process, after shutdown().
 void finalize() {
+  if (is_forked_child()) return;
   const std::lock_guard lock(process().mutex);
   if (process().session != nullptr && process().engine == nullptr) process().session->finalize();
 }
 
 void abort_job(int exit_code, const std::string& cause) {
   const auto engine = find_engine();
-  if (engine != nullptr) {
+  if (engine != nullptr && !is_forked_child()) {
     engine->abort_job(exit_code, cause);
     // MPI_Abort may return before the starter has acted on it. A process that left at once was seen to make MPICH's
     // mpiexec miss the message and the death alike, so that the other ranks lived on.
@@ -176,6 +194,7 @@ void abort_job(int exit_code, const std::string& cause) {
 }
 
 std::map<std::string, std::string> mpi_info(const std::vector<std::string>& paths) {
+  refuse_forked_child();
   const std::lock_guard lock(process().mutex);
   return describe(process().session != nullptr ? process().session->library() : *load_mpi(paths));
 }
@@ -252,7 +271,7 @@ py::object submit(int verb, std::string name, const std::vector<PyTensor>& tenso
 
 bool question() {
   const auto engine = find_engine();
-  if (engine == nullptr) return false;
+  if (engine == nullptr || is_forked_child()) return false;
   const py::gil_scoped_release release;
   const bool asked = engine->wait_for_question();
   stay_out_of_ending_interpreter();
@@ -302,8 +321,8 @@ void bind_engine(py::module_& module) {
     engine_to_ask();
     return process().session->multiple_threads();
   });
-  module.def("process_sets", [] { return engine_to_ask()->process_sets(); });
-  module.def("failure", [] { return engine_to_ask()->failure(); });
+  module.def("process_sets", [] { return engine_to_look_into()->process_sets(); });
+  module.def("failure", [] { return engine_to_look_into()->failure(); });
   module.def("submit", &submit, py::arg("verb"), py::arg("name"), py::arg("tensors"), py::arg("op") = 1,
              py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("root") = -1,
              py::arg("splits") = std::vector<std::int64_t>(), py::arg("process_set") = 0, py::arg("site") = "",
@@ -311,11 +330,11 @@ void bind_engine(py::module_& module) {
              py::arg("allocate") = py::none());
   module.def("mpi_info", &mpi_info, py::arg("paths"));
   module.def("statistics", &statistics);
-  module.def("plane_uses", [] { return engine_to_ask()->plane_uses(); });
+  module.def("plane_uses", [] { return engine_to_look_into()->plane_uses(); });
   module.def("control", [] { return engine_to_ask()->control(); });
   module.def("question", &question);
-  module.def("answer", [](const std::string& stacks) { engine_to_ask()->answer(stacks); });
-  module.def("set_fusion_threshold", [](std::int64_t bytes) { engine_to_ask()->set_fusion_threshold(bytes); });
+  module.def("answer", [](const std::string& stacks) { engine_to_look_into()->answer(stacks); });
+  module.def("set_fusion_threshold", [](std::int64_t bytes) { engine_to_look_into()->set_fusion_threshold(bytes); });
 }
 
 }  // namespace sirtaki

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "fork.h"
 
 namespace sirtaki {
 namespace {
@@ -58,7 +59,9 @@ class PyWork {
   PyWork(PyWork&&) = default;
   ~PyWork() {
     if (work_ == nullptr) return;
-    if (!work_->done()) {
+    if (is_forked_child()) {
+      keep_.release();
+    } else if (!work_->done()) {
       engine_->hurry();  // it may have been submitted quietly, and the wait interrupted
       leftovers().emplace_back(work_, std::move(keep_));
     } else if (work_->abandoned()) {
@@ -76,6 +79,7 @@ class PyWork {
 
   // On a GPU: until all is queued; then `stream` waits for the results, or without one this thread.
   void wait(std::optional<std::uintptr_t> stream) {
+    refuse_forked_child();
     bool help = true;
     while (!work_->done() && !wait_without_gil(std::exchange(help, false))) {
       if (PyErr_CheckSignals() != 0) throw py::error_already_set();

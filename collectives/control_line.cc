@@ -35,8 +35,8 @@ std::uint32_t checksum(std::span<const std::byte> bytes, std::uint32_t number) {
 
 }  // namespace
 
-ControlLine::ControlLine(Transport& transport, std::vector<int> names)
-    : transport_(transport), names_(std::move(names)), peers_(names_.size()) {}
+ControlLine::ControlLine(Transport& transport, std::vector<int> names, std::uint32_t before)
+    : transport_(transport), names_(std::move(names)), peers_(names_.size(), Peer{before, before, false}) {}
 
 void ControlLine::send(int to, Bytes bytes) {
   if (bytes.size() > kLongestMessage - kSealBytes) {

@@ -14,8 +14,9 @@ class ControlLine {
   // What a message grows by.
   static constexpr std::size_t kSealBytes = 8;
 
-  // `names`: the ranks as users know them, by rank within the group.
-  ControlLine(Transport& transport, std::vector<int> names);
+  // `names`: the ranks as users know them, by rank within the group. `before`: how many messages each pair has sent in
+  // either direction over this transport by another line.
+  ControlLine(Transport& transport, std::vector<int> names, std::uint32_t before = 0);
 
   void send(int to, Bytes bytes);
   // The next message that has arrived, and false when there is none. Throws Error(kAborted), once for each peer, for

@@ -1,5 +1,6 @@
 // The process sets of a job on one rank, and the group that serves each.
 #include "engine.h"
+#include "handshake.h"
 
 namespace sirtaki {
 
@@ -13,7 +14,8 @@ std::map<int, std::vector<int>> Engine::process_sets() const {
 void Engine::make_group(int id, std::vector<int> ranks, std::unique_ptr<Transport> transport) {
   const int rank = index_of(ranks, topology_.rank);
   if (transport != nullptr) {
-    GroupOptions options{id, ranks, {}, options_.settings};
+    GroupOptions options{.id = id, .ranks = ranks, .hosts = {}, .settings = options_.settings};
+    if (id == 0) options.messages_before = kMessagesOfHandshake;
     std::vector<int> hosts;
     for (const int r : ranks) {
       options.hosts.push_back(hosts_[static_cast<std::size_t>(r)]);

@@ -97,11 +97,12 @@ bool Executor::progress() {
 std::vector<StandingWait> Executor::running() const {
   std::vector<StandingWait> result;
   if (batches_.empty()) return result;
+  if (at_meeting()) result.push_back({"locked plan", ""});
   for (const BatchItem& item : batches_.front().batch) {
     Request shown;
     shown.name = item.agreement->request.name;
     shown.sequence = item.sequence;
-    if (!shown.name.empty()) result.push_back({shown.title(), item.submission ? item.submission->request.site : ""});
+    result.push_back({shown.title(), item.submission ? item.submission->request.site : ""});
   }
   return result;
 }

@@ -7,7 +7,7 @@ Group::Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPla
              GroupOwner& owner, Statistics& statistics)
     : options_(std::move(options)),
       transport_(std::move(transport)),
-      line_(*transport_, options_.ranks),
+      line_(*transport_, options_.ranks, options_.messages_before),
       owner_(owner),
       statistics_(statistics),
       executor_(transport_->rank(), transport_->size(), std::move(planes),
@@ -25,7 +25,7 @@ Group::Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPla
       fusion_threshold_(options_.settings.fusion_threshold) {
   if (transport_->rank() == 0) {
     coordinator_.emplace(options_.ranks, options_.settings);
-    watch_.emplace(options_.ranks, options_.hosts, options_.settings);
+    watch_.emplace(make_watch(options_));
   }
 }
 

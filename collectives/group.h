@@ -61,6 +61,7 @@ struct GroupOptions {
   std::vector<int> ranks;          // global, by rank within the group
   std::vector<std::string> hosts;  // by rank within the group
   Settings settings;
+  std::uint32_t messages_before = 0;   // as ControlLine has it
   bool leaves_plans_silently = false;  // breaks the protocol of locked plans; a simulation must notice
 };
 
@@ -121,6 +122,7 @@ class Group {
   bool send_announcement();
   bool take_in_messages();
   bool coordinate();
+  static StallWatch make_watch(const GroupOptions& options);
   void watch();
   void report_standing(Clock::time_point now);
   void listen_for_coordinator(Clock::time_point now);

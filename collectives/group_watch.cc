@@ -16,6 +16,9 @@ constexpr std::chrono::seconds kLookGap{2};
 
 std::chrono::duration<double> seconds(double count) { return std::chrono::duration<double>(count); }
 
+// A rank that is late in one process set may be held up in another. What all ranks take part in is told first.
+constexpr double kPrecedenceSeconds = 2;
+
 // For how long a coordinator may be silent before it is asked for a sign of life; none: for ever.
 std::chrono::duration<double> ask_after(const Settings& settings) {
   double after = std::numeric_limits<double>::infinity();
@@ -25,6 +28,12 @@ std::chrono::duration<double> ask_after(const Settings& settings) {
 }
 
 }  // namespace
+
+StallWatch Group::make_watch(const GroupOptions& options) {
+  Settings settings = options.settings;
+  if (options.id != 0 && settings.stall_abort_seconds > 0) settings.stall_abort_seconds += kPrecedenceSeconds;
+  return {options.ranks, options.hosts, settings};
+}
 
 void Group::watch() {
   const auto now = Clock::now();
@@ -73,7 +82,7 @@ void Group::listen_for_coordinator(Clock::time_point now) {
   const auto silence = now - silent_since_;
   if (!asked_ && silence > ask_after(options_.settings)) announcement_.asks = asked_ = true;
   if (!asked_ || options_.settings.stall_abort_seconds <= 0) return;
-  if (silence < seconds(options_.settings.stall_abort_seconds)) return;
+  if (silence < seconds(options_.settings.stall_abort_seconds + (options_.id == 0 ? 0 : kPrecedenceSeconds))) return;
   throw Error(
       ErrorKind::kAborted,
       "rank " + std::to_string(options_.ranks[0]) + " (" + options_.hosts[0] +

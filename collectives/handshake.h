@@ -16,6 +16,9 @@ struct Introduction {
   std::string host_id;    // equal exactly on ranks that share a host
 };
 
+// That each rank sends rank 0, and that it gets from there.
+inline constexpr std::uint32_t kMessagesOfHandshake = 1;
+
 // This process's own host.
 Introduction introduce(const std::string& program, const Settings& settings);
 

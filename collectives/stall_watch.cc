@@ -40,7 +40,7 @@ StallWatch::Report StallWatch::look(const Coordinator& coordinator, Clock::time_
     asked_.assign(missing.begin(), missing.end());
     asked_at_ = now;
     report.ask = asked_;
-    return report;
+    if (!asked_.empty()) return report;
   }
   const bool all_answered =
       std::all_of(asked_.begin(), asked_.end(), [&](int rank) { return coordinator.stacks().contains(rank); });
