@@ -142,6 +142,7 @@ def _hosts(chosen: Namespace, ranks: int) -> list[hosts.Host]:
 def _remote(chosen: Namespace, where: list[hosts.Host], directory: str, limits: Limits) -> remote.Remote:
     shell = remote.Shell(
         agent=remote.agent_words(chosen.launch_agent, os.environ),
+        arguments=remote.ssh_arguments(os.environ),
         port=chosen.ssh_port,
         key=chosen.ssh_identity_file,
         connect_seconds=max(1, min(_CONNECT_SECONDS, int(limits.start))),

@@ -17,6 +17,8 @@ from sirtaki.launch.private_directory import leave
 AGENT_VARIABLE = "SIRTAKI_LAUNCH_AGENT"
 # In the user's own --mpi-args, these mean that the start on other hosts is not ours.
 _OWN_START = ("-launcher", "-launcher-exec", "plm_rsh_agent", "plm_ssh_agent", "--launcher", "--launcher-exec")
+_AGENTS = ("HYDRA_LAUNCHER_EXEC", "OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent")
+_ARGUMENTS = ("HYDRA_LAUNCHER_EXTRA_ARGS", "OMPI_MCA_plm_rsh_args", "PRTE_MCA_plm_ssh_args")
 _SHELL = "remote_shell.py"
 # mpiexec and what it starts elsewhere need these; everything else stays off its own connections, which are not private.
 _FOR_MPIEXEC = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "SIRTAKI_HOSTNAME")
@@ -25,9 +27,13 @@ _PREFIXES_FOR_MPIEXEC = ("HYDRA_", "MPIEXEC_", "OMPI_", "OPAL_", "PRTE_", "PMIX_
 
 @dataclass
 class Shell:
-    """The words that run a command on a host. agent: the site's own, in place of ssh; it gets host and command."""
+    """The words that run a command on a host. agent: the site's own, in place of ssh; it gets host and command.
+
+    arguments: further ones for ssh.
+    """
 
     agent: Sequence[str] = ()
+    arguments: Sequence[str] = ()
     port: int | None = None
     key: str | None = None
     connect_seconds: int = 10
@@ -43,7 +49,7 @@ class Shell:
             words += ["-p", str(self.port)]
         if self.key is not None:
             words += ["-i", os.path.abspath(self.key)]
-        return [*words, host]
+        return [*words, *self.arguments, host]
 
     def command(self, host: str) -> list[str]:
         return [*self.words(host), shlex.join(_agent_words())]
@@ -102,15 +108,22 @@ def is_left_to_mpiexec(mpi_args: str | None) -> bool:
 
 
 def agent_words(option: str | None, environ: Mapping[str, str]) -> list[str]:
-    """The site's own agent, empty for ssh: from --launch-agent, else from the environment, also under MPICH's name."""
-    text = option or environ.get(AGENT_VARIABLE) or environ.get("HYDRA_LAUNCHER_EXEC") or ""
-    return shlex.split(text)
+    """The site's own agent, empty for ssh: from --launch-agent, else from the environment, also under MPIs' names."""
+    names = (AGENT_VARIABLE, *_AGENTS)
+    text = option or next((environ[name] for name in names if environ.get(name)), "")
+    words = shlex.split(text)
+    return [] if words in (["ssh"], ["ssh:rsh"], ["ssh : rsh"]) else words
+
+
+def ssh_arguments(environ: Mapping[str, str]) -> list[str]:
+    """What the environment has for ssh under MPIs' names."""
+    return shlex.split(next((environ[name] for name in _ARGUMENTS if environ.get(name)), ""))
 
 
 def environment_for_mpiexec(environ: Mapping[str, str]) -> dict[str, str]:
     """What of the environment mpiexec itself gets, which it passes on in the clear."""
     kept = {n: v for n, v in environ.items() if n in _FOR_MPIEXEC or n.startswith(_PREFIXES_FOR_MPIEXEC)}
-    return {name: value for name, value in kept.items() if name not in ("HYDRA_LAUNCHER_EXEC", "HYDRA_LAUNCHER")}
+    return {name: value for name, value in kept.items() if name not in ("HYDRA_LAUNCHER", *_AGENTS, *_ARGUMENTS)}
 
 
 class Arrivals:
