@@ -112,7 +112,7 @@ def agent_words(option: str | None, environ: Mapping[str, str]) -> list[str]:
     names = (AGENT_VARIABLE, *_AGENTS)
     text = option or next((environ[name] for name in names if environ.get(name)), "")
     words = shlex.split(text)
-    return [] if words in (["ssh"], ["ssh:rsh"], ["ssh : rsh"]) else words
+    return [] if text.replace(" ", "") in ("ssh", "ssh:rsh") else words  # MPIs' own defaults
 
 
 def ssh_arguments(environ: Mapping[str, str]) -> list[str]:
