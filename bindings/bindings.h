@@ -24,6 +24,10 @@ void bind_c_api(pybind11::module_& module);
 void bind_gpu(pybind11::module_& module);
 void bind_gpu_direct(pybind11::module_& module);
 void bind_gradients(pybind11::module_& module);
+void bind_forced_stacks(pybind11::module_& module);
+
+// "" if they cannot be had. Any thread, without the interpreter's lock.
+std::string stacks_by_force();
 
 // The GPU of this number. Throws Error(kPrecondition) with the loader's words.
 Device& gpu(int number);

@@ -5,12 +5,13 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <ctime>
 #include <mutex>
 #include <thread>
+#include <variant>
 
 #include "bindings.h"
 #include "fork.h"
+#include "outside.h"
 #include "plane/mpi.h"
 #include "plane/point_to_point.h"
 #include "plane/shm.h"
@@ -28,6 +29,7 @@ struct Process {
   std::mutex mutex;  // who makes and ends engines
   std::mutex engine_mutex;
   std::shared_ptr<Engine> engine;
+  std::unique_ptr<Outside> outside;
   std::unique_ptr<MpiSession> session;  // outlives engines: MPI can be initialised only once
 };
 
@@ -119,17 +121,9 @@ DataPlanes make_planes(Transport& transport, const std::vector<int>& hosts, cons
   return planes;
 }
 
-std::string time_of_day() {
-  const std::time_t now = std::time(nullptr);
-  std::tm parts{};
-  std::array<char, 32> text{};
-  std::strftime(text.data(), text.size(), "%F %T ", localtime_r(&now, &parts));
-  return text.data();
-}
-
 void say(int rank, bool with_time, const std::string& line) {
-  const std::string text =
-      "sirtaki: " + (with_time ? time_of_day() : "") + "[rank " + std::to_string(rank) + "] " + line + "\n";
+  const std::string text = "sirtaki: " + (with_time ? time_of_day(wall_clock()) + " " : "") + "[rank " +
+                           std::to_string(rank) + "] " + line + "\n";
   if (::write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // nobody to tell
 }
 
@@ -139,13 +133,14 @@ MpiCommunicator base_communicator(const MpiSession& session, std::uint64_t comm_
 }
 
 void init(const std::vector<std::string>& mpi_libraries, std::uint64_t comm_handle, const std::vector<int>& comm_ranks,
-          const std::string& program) {
+          const std::string& program, int launcher) {
   refuse_forked_child();
   const std::lock_guard lock(process().mutex);
   if (process().engine != nullptr) return;
   EngineOptions options;
   options.settings = Settings::from_environment();
   options.program = program;
+  const bool takes_usr1 = usr1_is_free();
   if (process().session == nullptr) {
     const auto threads = options.settings.mpi_threads ? MpiThreads::kMultiple : MpiThreads::kSerialized;
     process().session = std::make_unique<MpiSession>(load_mpi(mpi_libraries), threads);
@@ -163,7 +158,9 @@ void init(const std::vector<std::string>& mpi_libraries, std::uint64_t comm_hand
     GpuOptions gpus = gpu_options(settings, tell, [] { return engine_to_use()->topology().local_rank; });
     return make_planes(group, hosts, settings, tell_once, std::move(gpus));
   };
+  options.stacks_by_force = stacks_by_force;
   set_engine(std::make_shared<Engine>(std::move(options), std::move(transport)));
+  process().outside = std::make_unique<Outside>(find_engine(), launcher, takes_usr1);
   watch_forks();
 }
 
@@ -172,6 +169,7 @@ void shutdown() {
   if (engine == nullptr || is_forked_child()) return;
   engine->shutdown();
   const std::lock_guard lock(process().mutex);
+  process().outside.reset();
   set_engine(nullptr);
 }
 
@@ -182,15 +180,36 @@ void finalize() {
   if (process().session != nullptr && process().engine == nullptr) process().session->finalize();
 }
 
-void abort_job(int exit_code, const std::string& cause) {
+void abort_job(int exit_code) {
   const auto engine = find_engine();
   if (engine != nullptr && !is_forked_child()) {
-    engine->abort_job(exit_code, cause);
+    engine->abort_job(exit_code);
     // MPI_Abort may return before the starter has acted on it. A process that left at once was seen to make MPICH's
     // mpiexec miss the message and the death alike, so that the other ranks lived on.
     std::this_thread::sleep_for(kPatienceWithStarter);
   }
   _exit(exit_code);
+}
+
+using Fields = std::map<std::string, std::variant<std::string, std::int64_t, double>>;
+
+Fields fields_of(const Cause& cause) {
+  return {{"kind", std::string(name_of(cause.kind))},
+          {"rank", std::int64_t{cause.rank}},
+          {"host", cause.host},
+          {"text", cause.text},
+          {"time", cause.time},
+          {"site", cause.site},
+          {"witness", std::int64_t{cause.witness}},
+          {"description", cause.describe()}};
+}
+
+Fields fail_job(const std::string& kind, const std::string& text, const std::string& site) {
+  Cause cause;
+  cause.kind = cause_kind_of(kind);
+  cause.text = text;
+  cause.site = site;
+  return fields_of(engine_to_ask()->fail_job(std::move(cause)));
 }
 
 std::map<std::string, std::string> mpi_info(const std::vector<std::string>& paths) {
@@ -305,10 +324,16 @@ int topology() {
 void bind_engine(py::module_& module) {
   using Release = py::call_guard<py::gil_scoped_release>;
   module.def("init", &init, py::arg("mpi_libraries"), py::arg("comm_handle") = 0,
-             py::arg("comm_ranks") = std::vector<int>(), py::arg("identity") = "", Release());
+             py::arg("comm_ranks") = std::vector<int>(), py::arg("identity") = "", py::arg("launcher") = -1, Release());
+  module.def("start_timeout", [] { return Settings::from_environment().start_timeout_seconds; });
   module.def("shutdown", &shutdown, Release());
   module.def("finalize", &finalize, Release());
-  module.def("abort", &abort_job, py::arg("exit_code"), py::arg("cause"), Release());
+  module.def("fail", &fail_job, py::arg("kind"), py::arg("text"), py::arg("site") = "", Release());
+  module.def("cause", [] {
+    const std::optional<Cause> cause = engine_to_ask()->cause();
+    return cause ? std::optional(fields_of(*cause)) : std::nullopt;
+  });
+  module.def("abort", &abort_job, py::arg("exit_code"), Release());
   module.def("is_initialized", [] { return find_engine() != nullptr; });
   module.def("rank", &topology<&Topology::rank>);
   module.def("size", &topology<&Topology::size>);

@@ -11,4 +11,5 @@ PYBIND11_MODULE(_core, module) {
   sirtaki::bind_gpu(module);
   sirtaki::bind_gpu_direct(module);
   sirtaki::bind_gradients(module);
+  sirtaki::bind_forced_stacks(module);
 }

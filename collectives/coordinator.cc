@@ -41,8 +41,9 @@ Coordinator::Coordinator(std::vector<int> global_ranks, const Settings& settings
 void Coordinator::hear(int from, Announcement announcement, Clock::time_point now) {
   const auto rank = static_cast<std::size_t>(from);
   seen_[rank] = std::max(seen_[rank], announcement.seen);
-  if (announcement.stacks.has_value()) stacks_[from] = *announcement.stacks;
-  if (!announcement.failure.empty() && abort_cause_.empty()) abort_cause_ = announcement.failure;
+  if (announcement.report.has_value()) reports_[from] = *announcement.report;
+  picture_wanted_ |= announcement.wants_picture;
+  if (announcement.failure.has_value()) fail(*announcement.failure);
   if (announcement.standing.has_value()) note_standing(from, *announcement.standing, now);
   if (announcement.asks) show_life();
   for (const Vote& vote : announcement.votes) count(from, vote, now);
@@ -155,8 +156,9 @@ Verdict Coordinator::decide(bool planes_busy, std::int64_t fusion_threshold, boo
   verdict.number = verdicts_ + 1;
   verdict.refusals = std::exchange(refusals_, {});
   verdict.asked = std::exchange(asked_, {});
-  verdict.abort_cause = abort_cause_;
   verdict.alive = std::exchange(shows_life_, false);
+  verdict.picture = std::exchange(picture_, "");
+  verdict.failure = failure_;
   if (!ready_.empty() && !planes_busy) {
     std::vector<const Request*> requests;
     for (const Ready& ready : ready_) requests.push_back(&ready.agreement.request);
@@ -238,9 +240,19 @@ void Coordinator::lock_plan(Verdict& verdict, std::int64_t fusion_threshold) {
   }
 }
 
-void Coordinator::ask_for_stacks(const std::vector<int>& ranks) {
-  stacks_.clear();
+void Coordinator::tell_picture(const std::string& picture) {
+  picture_ = picture;
+  picture_wanted_ = false;
+}
+
+void Coordinator::ask(const std::vector<int>& ranks) {
+  reports_.clear();
   asked_.assign(ranks.begin(), ranks.end());
+}
+
+std::string Waiting::first_site() const {
+  const auto site = std::ranges::find_if(sites, [](const std::string& s) { return !s.empty(); });
+  return site == sites.end() ? "" : *site;
 }
 
 std::vector<Waiting> Coordinator::waiting() const {

@@ -27,6 +27,9 @@ struct Waiting {
   std::vector<int> present;  // ranks within the group
   std::vector<int> missing;
   std::vector<std::string> sites;  // of `present`
+
+  // Of those that are known; empty if none is.
+  std::string first_site() const;
 };
 
 class Coordinator {
@@ -41,13 +44,20 @@ class Coordinator {
   // `may_plan`: no meeting of an earlier plan is under way on this rank, so that a new one can take its place.
   Verdict decide(bool planes_busy, std::int64_t fusion_threshold, bool may_plan = false);
 
-  void abort(const std::string& cause) { abort_cause_ = cause; }
-  bool aborts() const { return !abort_cause_.empty(); }
+  // The first cause counts.
+  void fail(const Cause& cause) {
+    if (!failure_) failure_ = cause;
+  }
+  bool fails() const { return failure_.has_value(); }
   // The next verdict goes out even if it says nothing else.
   void show_life() { shows_life_ = true; }
-  void ask_for_stacks(const std::vector<int>& ranks);
-  // Stacks that arrived since, by rank within the group; empty text while there is no answer.
-  const std::map<int, std::string>& stacks() const { return stacks_; }
+  // Has these ranks say how they stand.
+  void ask(const std::vector<int>& ranks);
+  // What has arrived since, by rank within the group.
+  const std::map<int, RankReport>& reports() const { return reports_; }
+  // Somebody wants to know how all ranks stand; until tell_picture().
+  bool picture_wanted() const { return picture_wanted_; }
+  void tell_picture(const std::string& picture);
 
   // A batch of the plan was begun: what repeats beside it is no step of its own.
   void plan_moved() { cycles_.forget(); }
@@ -55,7 +65,7 @@ class Coordinator {
   void plan_ended(std::uint64_t steps) { cycles_.left_after(steps); }
 
   std::vector<Waiting> waiting() const;
-  bool has_pending() const { return !pending_.empty() || !ready_.empty() || standing_count_ > 0; }
+  bool has_pending() const { return !pending_.empty() || !ready_.empty() || standing_count_ > 0 || picture_wanted_; }
   bool has_left(int rank) const { return left_[static_cast<std::size_t>(rank)]; }
 
  private:
@@ -105,9 +115,11 @@ class Coordinator {
   };
   std::vector<std::map<std::string, Standing>> standing_;  // by rank and title: what does not move there
   std::size_t standing_count_ = 0;                         // of all ranks
-  std::map<int, std::string> stacks_;
+  std::map<int, RankReport> reports_;
+  bool picture_wanted_ = false;
+  std::string picture_;
   std::vector<std::int64_t> asked_;
-  std::string abort_cause_;
+  std::optional<Cause> failure_;
   bool shows_life_ = false;
   std::uint64_t verdicts_ = 0;
   int joined_count_ = 0;

@@ -95,7 +95,8 @@ Engine::~Engine() {
     const std::lock_guard lock(mutex_);
     leaving_ = true;
     if (!failure_) {
-      failure_ = Error(ErrorKind::kAborted, "rank " + std::to_string(topology_.rank) + " went away without shutdown()");
+      failure_ =
+          own_cause(CauseKind::kEarlyExit, "rank " + std::to_string(topology_.rank) + " went away without shutdown()");
     }
   }
   doorbell_.ring(true);
@@ -118,10 +119,9 @@ void Engine::join_thread() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Engine::abort_job(int exit_code, const std::string& cause) {
+void Engine::abort_job(int exit_code) {
   {
     const std::lock_guard lock(mutex_);
-    if (!failure_) failure_ = Error(ErrorKind::kAborted, cause);
     exit_code_ = exit_code;
   }
   // The engine's thread may be held up inside a library; the job has to end all the same.
@@ -135,7 +135,12 @@ void Engine::abort_job(int exit_code, const std::string& cause) {
 
 std::string Engine::failure() const {
   const std::lock_guard lock(mutex_);
-  return failure_ ? failure_->what() : "";
+  return failure_ ? failure_->describe() : "";
+}
+
+std::optional<Cause> Engine::cause() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
 }
 
 void Engine::set_fusion_threshold(std::int64_t bytes) {
@@ -144,20 +149,6 @@ void Engine::set_fusion_threshold(std::int64_t bytes) {
   }
   const std::lock_guard lock(mutex_);
   new_fusion_threshold_ = bytes;
-}
-
-bool Engine::wait_for_question() {
-  std::unique_lock lock(question_mutex_);
-  question_changed_.wait(lock, [this] { return asked_ || no_more_questions_; });
-  return std::exchange(asked_, false);
-}
-
-void Engine::answer(const std::string& stacks) {
-  {
-    const std::lock_guard lock(mutex_);
-    answer_ = stacks;
-  }
-  doorbell_.ring(true);
 }
 
 // ---- the engine's thread ----
@@ -174,10 +165,12 @@ void Engine::run() {
       if (!std::exchange(pinned, true)) pin();
       if (!step()) rest(role);
     }
-  } catch (const Error& error) {
-    fail(error);
+  } catch (const JobFailure& failure) {
+    adopt(failure);
+    fail();
   } catch (const std::exception& error) {
-    fail(Error(ErrorKind::kAborted, "rank " + std::to_string(topology_.rank) + " failed: " + error.what()));
+    set_failure(error);
+    fail();
   }
   {
     const std::lock_guard lock(question_mutex_);
@@ -186,6 +179,12 @@ void Engine::run() {
   question_changed_.notify_all();
   fail_everything(shut_down());
   over_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    gone_ = true;
+  }
+  failure_changed_.notify_all();
+  report_changed_.notify_all();
   groups_.clear();
   if (bells_ != nullptr) bells_->of(topology_.rank).life.end();
 }
@@ -248,6 +247,7 @@ void Engine::rest(Role& role) {
     backoff_.reset();
     ++statistics_.idle_wakeups;
   }
+  if (!asking_.empty()) limit = std::min<std::chrono::nanoseconds>(limit, kPatienceWithInterpreter);
   const std::uint32_t heard = doorbell_.lie_down(how);
   if (!step()) {
     role.unlock();
@@ -269,14 +269,14 @@ void Engine::look_around() {
 void Engine::take_in_queue() {
   std::vector<Queued> queue;
   bool leave = false;
-  std::optional<std::string> stacks;
+  bool questions = false;
   std::optional<std::int64_t> threshold;
   {
     const std::lock_guard lock(mutex_);
-    if (failure_) throw *failure_;
+    if (failure_) throw JobFailure(*failure_, failure_agreed_);
     queue.swap(queue_);
     leave = leaving_;
-    stacks = std::exchange(answer_, std::nullopt);
+    questions = std::exchange(has_questions_, false);
     threshold = std::exchange(new_fusion_threshold_, std::nullopt);
   }
   for (Queued& queued : queue) {
@@ -288,11 +288,7 @@ void Engine::take_in_queue() {
       on_finished(queued.group, queued.submission, Result(), &error);
     }
   }
-  if (stacks) {
-    for (const int id : std::exchange(asking_, {})) {
-      if (groups_.contains(id)) groups_[id]->answer(*stacks);
-    }
-  }
+  if (questions || !asking_.empty()) take_in_questions();
   for (auto& [id, group] : groups_) {
     if (leave && !group->leaving()) group->leave();
     if (threshold) group->set_fusion_threshold(*threshold);
@@ -320,6 +316,7 @@ void Engine::on_finished(int group, Submission& submission, Result result, const
     if (set != sets_.end()) set->second.names.erase({submission.request.name, submission.request.sequence});
   }
   if (submission.work->is_followed()) noticed();
+  if (error == nullptr) note_done(submission.request);
   if (error != nullptr) {
     submission.work->fail(*error);
   } else {
@@ -335,15 +332,6 @@ void Engine::on_all_joined(int group, const std::vector<Submission>& joins) {
   if (set == sets_.end()) return;
   for (const Submission& join : joins) set->second.names.erase({join.request.name, join.request.sequence});
   std::ranges::fill(set->second.counters, 0);
-}
-
-void Engine::on_asked_for_stacks(int group) {
-  asking_.push_back(group);
-  {
-    const std::lock_guard lock(question_mutex_);
-    asked_ = true;
-  }
-  question_changed_.notify_all();
 }
 
 void Engine::say(const std::string& line) { options_.say(line); }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "backoff.h"
+#include "cause.h"
 #include "doorbell.h"
 #include "group.h"
 #include "host_bells.h"
@@ -28,6 +29,8 @@ struct EngineOptions {
   // For each group, in order of preference. `hosts`: a number for each of its ranks, equal where they share a host.
   std::function<DataPlanes(Transport&, const std::vector<int>& hosts)> make_planes;
   std::function<void(const std::string&)> say;  // one line for people
+  // The stacks of this process's threads when its interpreter does not answer; optional.
+  std::function<std::string()> stacks_by_force;
 };
 
 class Engine final : private GroupOwner {
@@ -63,11 +66,15 @@ class Engine final : private GroupOwner {
   // Leaves together with all other ranks, then ends the thread. After a failure it does not wait for the others.
   void shutdown();
 
-  // Ends the job for all ranks, by the transport's means. May not return.
-  void abort_job(int exit_code, const std::string& cause);
+  // Any thread: the job cannot go on. Fails everything here and on the other ranks; a rank of -1 in the cause stands
+  // for this one. Gives the cause that all ranks are told: the first, which may be another one's.
+  Cause fail_job(Cause cause);
+  // After fail_job(): ends the job for all ranks, by the transport's means. May not return.
+  void abort_job(int exit_code);
 
   std::map<int, std::vector<int>> process_sets() const;
   std::string failure() const;  // empty while all is well
+  std::optional<Cause> cause() const;
   void set_fusion_threshold(std::int64_t bytes);
   const Statistics& statistics() const { return statistics_; }
   // How often each data plane was chosen, by its name.
@@ -77,6 +84,10 @@ class Engine final : private GroupOwner {
 
   // A rank of this host whose process has died, -1 if none is known.
   int dead_rank() const { return bells_ == nullptr ? -1 : bells_->find_dead(); }
+  // How this rank stands, and how all do as far as they answer; for people. Any thread; blocks for some seconds at
+  // most.
+  std::string report();
+  std::string picture();
 
   // Blocks until somebody wants this process's Python stacks (true), or the engine ends (false).
   bool wait_for_question();
@@ -101,6 +112,8 @@ class Engine final : private GroupOwner {
     bool watching = false;     // a GPU has not finished what it was given
   };
   using Role = std::unique_lock<std::mutex>;
+  // For Python to answer with its stacks.
+  static constexpr std::chrono::milliseconds kPatienceWithInterpreter{1500};
 
   static Error shut_down();
   std::shared_ptr<Work> enqueue(int group, Request request, std::vector<Address> addresses, Allocate allocate,
@@ -115,11 +128,20 @@ class Engine final : private GroupOwner {
   void help(Work& work, std::chrono::nanoseconds patience, bool may_sleep);
   bool help_once(Work& work, bool may_sleep);
   void hand_back(std::uint32_t rings_before);
-  void record(const Error& error);
+  void wake_for_failure();
   void take_in_queue();
-  void fail(const Error& error);
+  void take_in_questions();
+  void answer_questions(const std::string& stacks);
+  std::string describe() const;
+  void note_done(const Request& request);
+  std::string wait_for(std::optional<std::string>& text, bool& wanted, std::chrono::milliseconds patience);
+  Cause own_cause(CauseKind kind, const std::string& text) const;
+  void fail();
+  void adopt(const JobFailure& failure);
+  void set_failure(const std::exception& error);
   void fail_everything(const Error& error);
-  void spread_failure();
+  void agree_on_failure();
+  void flush_world();
   bool ended();
   bool may_stop() const;
   void join_thread();
@@ -132,7 +154,8 @@ class Engine final : private GroupOwner {
   void on_finished(int group, Submission& submission, Result result, const Error* error) override;
   void on_all_joined(int group, const std::vector<Submission>& joins) override;
   void on_process_set(const Agreement& agreement, std::optional<Submission> submission) override;
-  void on_asked_for_stacks(int group) override;
+  void on_asked(int group) override;
+  void on_picture(const std::string& picture) override;
   void say(const std::string& line) override;
   int add_process_set(const std::vector<int>& ranks);
   void remove_process_set(int id);
@@ -159,7 +182,13 @@ class Engine final : private GroupOwner {
   int next_id_ = 1;
   std::vector<int> free_ids_;
   std::chrono::steady_clock::time_point next_look_;
-  std::vector<int> asking_;  // groups whose coordinator waits for stacks
+
+  // For reports (engine_report.cc).
+  std::vector<int> asking_;  // groups whose coordinator waits for a report; kOwn: a thread of this process does
+  Clock::time_point asked_at_;
+  Request last_done_;  // without its tensors
+  Clock::time_point last_done_at_;
+  std::uint64_t done_count_ = 0;
 
   // Waits for a work by the program's threads. Whoever waits has submitted all it means to for the time being, which
   // may be less than a locked plan expects.
@@ -172,11 +201,21 @@ class Engine final : private GroupOwner {
   mutable std::mutex mutex_;
   std::map<int, ProcessSet> sets_;
   std::vector<Queued> queue_;
-  std::optional<Error> failure_;
+  std::optional<Cause> failure_;
+  bool failure_agreed_ = false;  // by all ranks, as far as they can be reached
+  bool failure_told_ = false;    // as well as could be
+  std::condition_variable failure_changed_;
   std::optional<std::int64_t> new_fusion_threshold_;
-  std::optional<std::string> answer_;
+  std::optional<std::string> answer_;  // the Python stacks
+  bool has_questions_ = false;         // for the engine's thread: answer_ or one of the next two is new
+  bool report_wanted_ = false;
+  bool picture_wanted_ = false;
+  std::optional<std::string> report_;
+  std::optional<std::string> picture_;
+  std::condition_variable report_changed_;
   std::optional<int> exit_code_;
   bool leaving_ = false;
+  bool gone_ = false;  // the engine's thread
 
   std::mutex question_mutex_;
   std::condition_variable question_changed_;

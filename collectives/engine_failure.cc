@@ -6,21 +6,68 @@ namespace {
 
 // In which the other ranks are told.
 constexpr std::chrono::seconds kFarewell{2};
+// That a thread which waits for that has more.
+constexpr std::chrono::milliseconds kMargin{500};
 // Whoever ends this process rings; a look is only a second line of defence.
 constexpr std::chrono::seconds kLook{60};
 
 }  // namespace
 
-// The job cannot go on: tell the other ranks, fail everything here, then serve nothing but the end.
-void Engine::fail(const Error& error) {
+Cause Engine::own_cause(CauseKind kind, const std::string& text) const {
+  return {kind, topology_.rank, hosts_[static_cast<std::size_t>(topology_.rank)], text, wall_clock(),
+          "",   topology_.rank};
+}
+
+// What this rank met; another rank may have been first.
+void Engine::set_failure(const std::exception& error) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = own_cause(CauseKind::kFailedCollective, error.what());
+}
+
+// What all ranks are told takes the place of what this rank met.
+void Engine::adopt(const JobFailure& failure) {
+  const std::lock_guard lock(mutex_);
+  if (failure_agreed_ || (failure_ && !failure.agreed())) return;
+  failure_ = failure.cause();
+  failure_agreed_ = failure.agreed();
+}
+
+Cause Engine::fail_job(Cause cause) {
+  std::unique_lock lock(mutex_);
+  if (!failure_) {
+    if (cause.rank < 0) {
+      const std::string site = std::move(cause.site);
+      cause = own_cause(cause.kind, cause.text);
+      cause.site = site;
+    }
+    failure_ = std::move(cause);
+  }
+  doorbell_.ring(true);
+  // The engine's thread may be held up inside a library.
+  failure_changed_.wait_for(lock, kFarewell + kMargin, [this] { return failure_told_ || gone_; });
+  return *failure_;
+}
+
+// The job cannot go on: fail everything here, tell the other ranks, then serve nothing but the end.
+void Engine::fail() {
   doorbell_.get_up();
+  Cause cause;
+  bool agreed = false;
   {
     const std::lock_guard lock(mutex_);
-    if (!failure_) failure_ = Error(ErrorKind::kAborted, error.what());
+    cause = *failure_;
+    agreed = failure_agreed_;
   }
   // First, so that what has thrown is not run again.
-  fail_everything(*failure_);
-  spread_failure();
+  fail_everything(Error(ErrorKind::kAborted, cause.describe()));
+  if (!agreed) agree_on_failure();
+  flush_world();
+  {
+    const std::lock_guard lock(mutex_);
+    failure_told_ = true;
+  }
+  failure_changed_.notify_all();
+  report_changed_.notify_all();
   while (true) {
     const std::uint32_t heard = doorbell_.lie_down(Rest::kAsleep);
     if (may_stop()) break;
@@ -49,19 +96,25 @@ void Engine::fail_everything(const Error& error) {
   for (Queued& queued : queue) on_finished(queued.group, queued.submission, Result(), &error);
 }
 
-void Engine::spread_failure() {
+// Until the coordinator has told all ranks whose failure was the first.
+void Engine::agree_on_failure() {
   Group& world = *groups_[0];
   const auto limit = Clock::now() + kFarewell;
   try {
-    world.announce_failure(failure_->what());
+    world.announce_failure(*cause());
     while (Clock::now() < limit) {
-      const bool moved = world.progress(false);
-      if (!moved && world.flushed()) break;
-      if (!moved) backoff_.pause(doorbell_, false);
+      if (!world.progress(false)) backoff_.pause(doorbell_, false);
     }
+  } catch (const JobFailure& failure) {
+    adopt(failure);
   } catch (const std::exception&) {
-    // The verdict that ends the job comes back as this error; or the transport is broken, and then nobody can be told.
+    // The transport is broken, and then nobody can be told.
   }
+}
+
+void Engine::flush_world() {
+  Group& world = *groups_[0];
+  const auto limit = Clock::now() + kFarewell;
   try {
     while (!world.flushed() && Clock::now() < limit) backoff_.pause(doorbell_, false);
   } catch (const std::exception&) {

@@ -67,10 +67,12 @@ void Engine::help(Work& work, std::chrono::nanoseconds patience, bool may_sleep)
     while (!work.done() && Clock::now() < until && help_once(work, may_sleep)) {
     }
     hand_back(rings_before);
-  } catch (const Error& error) {
-    record(error);
+  } catch (const JobFailure& failure) {
+    adopt(failure);
+    wake_for_failure();
   } catch (const std::exception& error) {
-    record(Error(ErrorKind::kAborted, "rank " + std::to_string(topology_.rank) + " failed: " + error.what()));
+    set_failure(error);
+    wake_for_failure();
   }
   holder_ = std::thread::id();
 }
@@ -97,12 +99,8 @@ void Engine::hand_back(std::uint32_t rings_before) {
   if (step() || outlook().active || doorbell_.rings() != rings_before) doorbell_.wake_engine();
 }
 
-// What a helping thread met; the engine's thread deals with it.
-void Engine::record(const Error& error) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!failure_) failure_ = Error(ErrorKind::kAborted, error.what());
-  }
+// The engine's thread deals with what a helping thread met.
+void Engine::wake_for_failure() {
   doorbell_.get_up();
   doorbell_.wake_engine();
 }

@@ -47,7 +47,7 @@ std::shared_ptr<Work> Engine::enqueue(int group, Request request, std::vector<Ad
                                       EventPtr ready) {
   auto work = std::make_shared<Work>();
   std::unique_lock lock(mutex_);
-  if (failure_) throw *failure_;
+  if (failure_) throw JobFailure(*failure_, failure_agreed_);
   if (leaving_) throw shut_down();
   ProcessSet& set = set_for(group, request);
   fill_in(set, request);
@@ -73,6 +73,7 @@ std::shared_ptr<Work> Engine::enqueue(int group, Request request, std::vector<Ad
   }
   if (nameless) ++counter;
   queue_.push_back({group, {std::move(request), std::move(addresses), work, std::move(allocate), std::move(ready)}});
+  queue_.back().submission.since = coarse_now();
   queue_.back().submission.epoch = epoch_.load(std::memory_order_acquire);
   return work;
 }

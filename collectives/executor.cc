@@ -107,6 +107,14 @@ std::vector<StandingWait> Executor::running() const {
   return result;
 }
 
+void Executor::for_each(const std::function<void(const Submission&, bool running)>& call) const {
+  for (std::size_t i = 0; i < batches_.size(); ++i) {
+    for (const BatchItem& item : batches_[i].batch) {
+      if (item.submission) call(*item.submission, i == 0 && running_.has_value());
+    }
+  }
+}
+
 void Executor::look_after_queued() {
   const auto now = std::chrono::steady_clock::now();
   if (now < next_look_) return;

@@ -36,6 +36,9 @@ class Executor {
 
   Executor(int rank, int size, DataPlanes planes, Deliver deliver, Met met = nullptr);
 
+  // Calls with every submission here, and whether its batch is running.
+  void for_each(const std::function<void(const Submission&, bool running)>& call) const;
+
   void add(Batch batch) { batches_.push_back({std::move(batch), std::nullopt}); }
   // Allreduces of host tensors, to be run if all ranks come to the meeting; none if this rank calls it off.
   void add(const Meeting& meeting, Batch batch) { batches_.push_back({std::move(batch), meeting}); }

@@ -26,6 +26,7 @@ Group::Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPla
   if (transport_->rank() == 0) {
     coordinator_.emplace(options_.ranks, options_.settings);
     watch_.emplace(make_watch(options_));
+    picture_.emplace(options_.hosts);
   }
 }
 
@@ -62,9 +63,31 @@ void Group::leave() {
   depart();
 }
 
-void Group::announce_failure(const std::string& cause) { announcement_.failure = cause; }
+void Group::announce_failure(const Cause& cause) { announcement_.failure = cause; }
 
-void Group::answer(const std::string& stacks) { announcement_.stacks = stacks; }
+void Group::answer(const RankReport& report) { announcement_.report = report; }
+
+void Group::ask_for_picture() { announcement_.wants_picture = true; }
+
+void Group::list_pending(std::vector<PendingCall>& pending) const {
+  const auto add = [&pending](const Submission& submission, std::string_view state) {
+    const Request& request = submission.request;
+    pending.push_back({request.title(), request.verb, request.site, submission.since, state});
+  };
+  for (const auto& [key, submission] : in_flight_) add(submission, "waits for other ranks");
+  for (const Submission& submission : joins_) add(submission, "waits for other ranks");
+  for (const Submission& submission : late_joins_) add(submission, "waits for its turn");
+  if (plan_) plan_->for_each_held([&](const Submission& held) { add(held, "waits for the rest of its batch"); });
+  for (const Executor* executor : {&executor_, &lane_}) {
+    executor->for_each([&](const Submission& submission, bool running) {
+      add(submission, running ? "under way" : "waits for its turn");
+    });
+  }
+}
+
+std::string Group::list_missing(Clock::time_point now) const {
+  return coordinator_ ? watch_->list_missing(coordinator_->waiting(), now) : "";
+}
 
 bool Group::progress(bool awaited) {
   bool moved = send_announcement();
@@ -119,7 +142,7 @@ bool Group::take_in_messages() {
     }
     ++heard_;
     Verdict verdict = decode_verdict(message.bytes);
-    if (postponed_.empty() || !verdict.abort_cause.empty()) {
+    if (postponed_.empty() || verdict.failure) {
       act_on(std::move(verdict));
     } else {
       postponed_.push_back(std::move(verdict));
@@ -131,7 +154,7 @@ bool Group::take_in_messages() {
 bool Group::coordinate() {
   if (coordinator_->has_pending() || watch_->has_warned()) watch();
   // What follows it waits here as on all ranks, but for the job's end.
-  if (!postponed_.empty() && !coordinator_->aborts()) return false;
+  if (!postponed_.empty() && !coordinator_->fails()) return false;
   Verdict verdict = coordinator_->decide(executor_.busy(), fusion_threshold_, plans_ && !meeting());
   if (!verdict.says_something()) return false;
   if (transport_->size() > 1) {
@@ -145,7 +168,7 @@ bool Group::coordinate() {
 
 // False if the verdict has to wait: it is the first of the postponed ones then.
 bool Group::act_on(Verdict verdict) {
-  const bool plans = !verdict.plan.empty() && verdict.abort_cause.empty();
+  const bool plans = !verdict.plan.empty() && !verdict.failure;
   if (plans) depart();  // from the one before, if there is one
   if (plans && (plan_ || meeting())) {
     postponed_.push_front(std::move(verdict));
@@ -157,11 +180,12 @@ bool Group::act_on(Verdict verdict) {
   for (const Slot slot : verdict.forgotten) cache_.forget(slot);
   for (const Refusal& refusal : verdict.refusals) refuse(refusal);
   for (const std::int64_t rank : verdict.asked) {
-    if (rank == transport_->rank()) owner_.on_asked_for_stacks(options_.id);
+    if (rank == transport_->rank()) owner_.on_asked(options_.id);
   }
+  if (!verdict.picture.empty()) owner_.on_picture(verdict.picture);
   if (verdict.last_joined >= 0) finish_joins(options_.ranks[static_cast<std::size_t>(verdict.last_joined)]);
   if (verdict.all_left) all_left_ = true;
-  if (!verdict.abort_cause.empty()) throw Error(ErrorKind::kAborted, verdict.abort_cause);
+  if (verdict.failure) throw JobFailure(*verdict.failure, options_.id == 0);
   return true;
 }
 

@@ -12,6 +12,7 @@
 #include "control_line.h"
 #include "coordinator.h"
 #include "executor.h"
+#include "picture.h"
 #include "plan.h"
 #include "response_cache.h"
 #include "settings.h"
@@ -49,7 +50,8 @@ class GroupOwner {
   virtual void on_all_joined(int group, const std::vector<Submission>& joins) = 0;
   // All ranks agreed to make or remove a process set; called in the same order on all ranks.
   virtual void on_process_set(const Agreement& agreement, std::optional<Submission> submission) = 0;
-  virtual void on_asked_for_stacks(int group) = 0;
+  virtual void on_asked(int group) = 0;
+  virtual void on_picture(const std::string& picture) = 0;
   virtual void say(const std::string& line) = 0;
 
  protected:
@@ -72,8 +74,13 @@ class Group {
 
   void submit(Submission submission);
   void leave();
-  void announce_failure(const std::string& cause);
-  void answer(const std::string& stacks);
+  void announce_failure(const Cause& cause);
+  void answer(const RankReport& report);
+  // Has the coordinator tell all ranks how they stand.
+  void ask_for_picture();
+  // What this rank has under way here, and whom it lacks as far as it knows.
+  void list_pending(std::vector<PendingCall>& pending) const;
+  std::string list_missing(Clock::time_point now) const;
   void set_fusion_threshold(std::int64_t bytes);
 
   // Sends what is new, takes in what has come, moves the running batch. True if anything moved.
@@ -152,6 +159,7 @@ class Group {
   ResponseCache cache_;
   std::optional<Coordinator> coordinator_;  // on rank 0
   std::optional<StallWatch> watch_;
+  std::optional<Picture> picture_;
   Clock::time_point next_look_;
   // What look() goes by.
   std::uint64_t moves_ = 0;             // of data

@@ -39,12 +39,18 @@ void Group::watch() {
   const auto now = Clock::now();
   if (now < next_look_) return;
   next_look_ = now + kLookInterval;
+  picture_->look(*coordinator_, now);
+  if (coordinator_->picture_wanted()) return;  // both ask the ranks
   StallWatch::Report report = watch_->look(*coordinator_, now);
   for (const std::string& line : report.lines) owner_.say(line);
   // Whoever is late because a verdict was lost learns so by the next one.
   if (!report.lines.empty()) coordinator_->show_life();
-  if (!report.ask.empty()) coordinator_->ask_for_stacks(report.ask);
-  if (!report.abort_cause.empty()) coordinator_->abort(report.abort_cause);
+  if (!report.ask.empty()) coordinator_->ask(report.ask);
+  if (!report.abort_cause.empty()) {
+    const auto missing = static_cast<std::size_t>(report.missing);
+    coordinator_->fail({CauseKind::kPassedLimit, options_.ranks[missing], options_.hosts[missing], report.abort_cause,
+                        wall_clock(), report.site, options_.ranks[0]});
+  }
 }
 
 void Group::look(Clock::time_point now) {

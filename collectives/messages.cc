@@ -83,11 +83,13 @@ std::vector<StandingWait> read_standing(Reader& reader) {
 // Parts of a message that are absent most of the time cost one bit each.
 constexpr std::uint64_t kLeaving = 1;
 constexpr std::uint64_t kFailure = 2;
-constexpr std::uint64_t kStacks = 4;
+constexpr std::uint64_t kReport = 4;
 constexpr std::uint64_t kStanding = 8;
 constexpr std::uint64_t kAsks = 16;
+constexpr std::uint64_t kWantsPicture = 32;
 constexpr std::uint64_t kAllLeft = 1;
 constexpr std::uint64_t kAlive = 2;
+constexpr std::uint64_t kFails = 4;
 
 }  // namespace
 
@@ -124,11 +126,14 @@ Request read_request(Reader& reader) {
 Bytes encode(const Announcement& announcement) {
   Writer writer;
   writer.number(announcement.seen);
-  writer.number((announcement.leaving ? kLeaving : 0) | (announcement.failure.empty() ? 0 : kFailure) |
-                (announcement.stacks.has_value() ? kStacks : 0) | (announcement.standing.has_value() ? kStanding : 0) |
-                (announcement.asks ? kAsks : 0));
-  if (!announcement.failure.empty()) writer.text(announcement.failure);
-  if (announcement.stacks.has_value()) writer.text(*announcement.stacks);
+  writer.number((announcement.leaving ? kLeaving : 0) | (announcement.failure.has_value() ? kFailure : 0) |
+                (announcement.report.has_value() ? kReport : 0) | (announcement.standing.has_value() ? kStanding : 0) |
+                (announcement.asks ? kAsks : 0) | (announcement.wants_picture ? kWantsPicture : 0));
+  if (announcement.failure.has_value()) write(writer, *announcement.failure);
+  if (announcement.report.has_value()) {
+    writer.text(announcement.report->doing);
+    writer.text(announcement.report->stacks);
+  }
   if (announcement.standing.has_value()) write(writer, *announcement.standing);
   writer.number(announcement.votes.size());
   for (const Vote& vote : announcement.votes) write(writer, vote);
@@ -139,11 +144,16 @@ Announcement decode_announcement(std::span<const std::byte> bytes) {
   Reader reader(bytes);
   Announcement announcement;
   announcement.seen = reader.number();
-  const std::uint8_t present = reader.below(32);
+  const std::uint8_t present = reader.below(64);
   announcement.leaving = (present & kLeaving) != 0;
   announcement.asks = (present & kAsks) != 0;
-  if ((present & kFailure) != 0) announcement.failure = reader.text();
-  if ((present & kStacks) != 0) announcement.stacks = reader.text();
+  announcement.wants_picture = (present & kWantsPicture) != 0;
+  if ((present & kFailure) != 0) announcement.failure = read_cause(reader);
+  if ((present & kReport) != 0) {
+    RankReport& report = announcement.report.emplace();
+    report.doing = reader.text();
+    report.stacks = reader.text();
+  }
   if ((present & kStanding) != 0) announcement.standing = read_standing(reader);
   announcement.votes.resize(reader.length());
   for (Vote& vote : announcement.votes) vote = read_vote(reader);
@@ -155,8 +165,10 @@ Bytes encode(const Verdict& verdict) {
   Writer writer;
   writer.number(verdict.number);
   writer.integer(verdict.last_joined);
-  writer.number((verdict.all_left ? kAllLeft : 0) | (verdict.alive ? kAlive : 0));
-  writer.text(verdict.abort_cause);
+  writer.number((verdict.all_left ? kAllLeft : 0) | (verdict.alive ? kAlive : 0) |
+                (verdict.failure.has_value() ? kFails : 0));
+  if (verdict.failure.has_value()) write(writer, *verdict.failure);
+  writer.text(verdict.picture);
   writer.integers(verdict.forgotten);
   writer.integers(verdict.asked);
   writer.number(verdict.refusals.size());
@@ -180,10 +192,11 @@ Verdict decode_verdict(std::span<const std::byte> bytes) {
   Verdict verdict;
   verdict.number = reader.number();
   verdict.last_joined = static_cast<int>(reader.integer());
-  const std::uint8_t flags = reader.below(4);
+  const std::uint8_t flags = reader.below(8);
   verdict.all_left = (flags & kAllLeft) != 0;
   verdict.alive = (flags & kAlive) != 0;
-  verdict.abort_cause = reader.text();
+  if ((flags & kFails) != 0) verdict.failure = read_cause(reader);
+  verdict.picture = reader.text();
   verdict.forgotten = reader.integers();
   verdict.asked = reader.integers();
   verdict.refusals.resize(reader.length());

@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "cause.h"
 #include "error.h"
+#include "report.h"
 #include "types.h"
 #include "wire.h"
 
@@ -36,15 +38,17 @@ struct StandingWait {
 struct Announcement {
   std::uint64_t seen = 0;  // number of the last verdict that this member has acted on
   std::vector<Vote> votes;
-  bool leaving = false;               // this rank submits nothing more
-  std::string failure;                // cause, when this rank can't go on
-  std::optional<std::string> stacks;  // answer to Verdict::asked
+  bool leaving = false;              // this rank submits nothing more
+  std::optional<Cause> failure;      // when this rank can't go on
+  std::optional<RankReport> report;  // answer to Verdict::asked
+  bool wants_picture = false;        // somebody asks this rank how all ranks stand
   // All that has stood still on this rank for long; empty once it moves again.
   std::optional<std::vector<StandingWait>> standing;
   bool asks = false;  // for a sign of life: this rank waits, and has heard nothing for long
 
   bool says_something() const {
-    return !votes.empty() || leaving || !failure.empty() || stacks.has_value() || standing.has_value() || asks;
+    return !votes.empty() || leaving || failure.has_value() || report.has_value() || wants_picture ||
+           standing.has_value() || asks;
   }
 };
 
@@ -80,15 +84,16 @@ struct Verdict {
   // Batches of slots that repeat from now on without votes, after each slot has been agreed on once more (plan.h).
   std::vector<std::vector<Slot>> plan;
   std::vector<Slot> forgotten;      // slots that are no longer valid
-  std::vector<std::int64_t> asked;  // ranks whose Python stacks are wanted
+  std::vector<std::int64_t> asked;  // ranks that are to say how they stand
   int last_joined = -1;             // every rank has joined, this one last
   bool all_left = false;
-  bool alive = false;  // a sign of life; whoever has lost an earlier verdict notices it by this one
-  std::string abort_cause;
+  bool alive = false;            // a sign of life; whoever has lost an earlier verdict notices it by this one
+  std::string picture;           // how all ranks stand; empty if nobody has asked
+  std::optional<Cause> failure;  // the job ends
 
   bool says_something() const {
     return !batches.empty() || !refusals.empty() || !asked.empty() || last_joined >= 0 || all_left || alive ||
-           !abort_cause.empty();
+           !picture.empty() || failure.has_value();
   }
 };
 

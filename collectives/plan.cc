@@ -77,6 +77,12 @@ std::vector<StandingWait> LockedPlan::waits() const {
   return result;
 }
 
+void LockedPlan::for_each_held(const std::function<void(const Submission&)>& call) const {
+  for (const Member& member : members_) {
+    if (member.held) call(*member.held);
+  }
+}
+
 std::vector<Submission> LockedPlan::release() {
   std::vector<Submission> result;
   for (Member& member : members_) {

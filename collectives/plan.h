@@ -5,6 +5,7 @@
 // This is a rank's own part, without messages: which tensors it holds, and which batch is next. Engine's thread only.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -45,6 +46,8 @@ class LockedPlan {
   Clock::duration idle(Clock::time_point now) const { return now - moved_; }
   std::vector<StandingWait> waits() const;
   void went_on(Clock::time_point now) { moved_ = now; }
+
+  void for_each_held(const std::function<void(const Submission&)>& call) const;
 
   // What is held, to be voted for.
   std::vector<Submission> release();

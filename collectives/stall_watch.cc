@@ -30,11 +30,11 @@ StallWatch::Report StallWatch::look(const Coordinator& coordinator, Clock::time_
   for (const Waiting& entry : waiting) oldest = std::min(oldest, entry.since);
   const double age = seconds(now - oldest);
   if (abort_seconds_ <= 0 || age < abort_seconds_) {
-    asked_.clear();
+    asked_at_.reset();
     if (warning_seconds_ > 0 && age >= warning_seconds_) warn(waiting, now, report);
     return report;
   }
-  if (asked_.empty()) {
+  if (!asked_at_) {
     std::set<int> missing;
     for (const Waiting& entry : waiting) missing.insert(entry.missing.begin(), entry.missing.end());
     asked_.assign(missing.begin(), missing.end());
@@ -43,20 +43,28 @@ StallWatch::Report StallWatch::look(const Coordinator& coordinator, Clock::time_
     if (!asked_.empty()) return report;
   }
   const bool all_answered =
-      std::all_of(asked_.begin(), asked_.end(), [&](int rank) { return coordinator.stacks().contains(rank); });
-  if (all_answered || now - asked_at_ > kStackPatience) report.abort_cause = describe(coordinator, waiting, now);
+      std::all_of(asked_.begin(), asked_.end(), [&](int rank) { return coordinator.reports().contains(rank); });
+  if (all_answered || now - *asked_at_ > kStackPatience) {
+    report.abort_cause = describe(coordinator, waiting, now);
+    const Waiting& longest = oldest_of(waiting);
+    report.missing = longest.missing.empty() ? 0 : longest.missing.front();
+    report.site = longest.first_site();
+  }
   return report;
+}
+
+const Waiting& StallWatch::oldest_of(const std::vector<Waiting>& waiting) {
+  return *std::ranges::min_element(waiting, {}, &Waiting::since);
 }
 
 // One line for all that is late, not more often than the warning time.
 void StallWatch::warn(const std::vector<Waiting>& waiting, Clock::time_point now, Report& report) {
   if (!warned_.empty() && seconds(now - last_warning_) < warning_seconds_) return;
-  const auto oldest =
-      std::min_element(waiting.begin(), waiting.end(), [](const auto& a, const auto& b) { return a.since < b.since; });
-  std::string line = "'" + oldest->title + "' has waited " + round_seconds(now - oldest->since) + " for " +
-                     late(*oldest) + "; " + list(oldest->present) + " reached it";
-  const auto site = std::find_if(oldest->sites.begin(), oldest->sites.end(), [](const auto& s) { return !s.empty(); });
-  if (site != oldest->sites.end()) line += " at " + *site;
+  const Waiting& oldest = oldest_of(waiting);
+  std::string line = "'" + oldest.title + "' has waited " + round_seconds(now - oldest.since) + " for " + late(oldest) +
+                     "; " + list(oldest.present) + " reached it";
+  const std::string site = oldest.first_site();
+  if (!site.empty()) line += " at " + site;
   if (waiting.size() > 1) line += "; " + std::to_string(waiting.size() - 1) + " more wait";
   if (abort_seconds_ > 0) {
     line += "; the job ends after " +
@@ -92,12 +100,11 @@ std::string StallWatch::describe(const Coordinator& coordinator, const std::vect
       " (SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS, 0 = never).";
   for (std::size_t rank = 0; rank < global_ranks_.size(); ++rank) {
     text += "\n  " + describe_rank(static_cast<int>(rank), waiting, now);
-    const auto stack = coordinator.stacks().find(static_cast<int>(rank));
-    if (stack != coordinator.stacks().end()) {
-      text += "\n" + stack->second;
+    const auto answer = coordinator.reports().find(static_cast<int>(rank));
+    if (answer != coordinator.reports().end()) {
+      text += "\n" + answer->second.stacks;
     } else if (std::find(asked_.begin(), asked_.end(), static_cast<int>(rank)) != asked_.end()) {
-      text +=
-          "\n    (it did not answer a request for its Python stack: dead, stopped, or holding the interpreter's lock)";
+      text += "\n    (it did not answer a request for its Python stack: dead or stopped, or its engine is held up)";
     }
   }
   if (std::ranges::all_of(waiting, [](const Waiting& entry) { return entry.missing.empty(); })) {
@@ -127,6 +134,17 @@ std::string StallWatch::describe_rank(int rank, const std::vector<Waiting>& wait
 
 std::string StallWatch::late(const Waiting& entry) const {
   return entry.missing.empty() ? "what one of them sent another" : list(entry.missing);
+}
+
+std::string StallWatch::list_missing(const std::vector<Waiting>& waiting, Clock::time_point now) const {
+  constexpr std::size_t kShown = 5;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kShown, waiting.size()); ++i) {
+    text += "\n    '" + waiting[i].title + "' lacks " + late(waiting[i]) + " for " +
+            seconds_since(waiting[i].since, now) + "; " + list(waiting[i].present) + " reached it";
+  }
+  if (waiting.size() > kShown) text += "\n    and " + std::to_string(waiting.size() - kShown) + " more";
+  return text;
 }
 
 std::string StallWatch::list(const std::vector<int>& ranks) const {

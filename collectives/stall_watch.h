@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,14 +17,19 @@ class StallWatch {
 
   struct Report {
     std::vector<std::string> lines;  // for people, one line each
-    std::vector<int> ask;            // ranks within the group whose stacks are wanted before the job ends
+    std::vector<int> ask;            // ranks within the group who are to say how they stand before the job ends
     std::string abort_cause;         // not empty: end the job
+    int missing = -1;                // then the first rank within the group that is missing
+    std::string site;                // from where
   };
   // Something was told late and has not been told to go on.
+  // "rank 1 is missing for ..." of what waits longest; a line each, indented.
+  std::string list_missing(const std::vector<Waiting>& waiting, Clock::time_point now) const;
   bool has_warned() const { return !warned_.empty(); }
   Report look(const Coordinator& coordinator, Clock::time_point now);
 
  private:
+  static const Waiting& oldest_of(const std::vector<Waiting>& waiting);
   void warn(const std::vector<Waiting>& waiting, Clock::time_point now, Report& report);
   void tell_resumed(const std::vector<Waiting>& waiting, Clock::time_point now, Report& report);
   std::string describe(const Coordinator& coordinator, const std::vector<Waiting>& waiting,
@@ -38,7 +44,7 @@ class StallWatch {
   double abort_seconds_;
   Clock::time_point last_warning_;
   std::map<std::string, Clock::time_point> warned_;  // titles, since when they wait
-  Clock::time_point asked_at_;
+  std::optional<Clock::time_point> asked_at_;
   std::vector<int> asked_;
 };
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "clock.h"
 #include "device/device.h"
 #include "types.h"
 #include "work.h"
@@ -40,6 +41,7 @@ struct Submission {
 
   Request request;
   std::vector<Address> addresses;  // one for each tensor of the request
+  Clock::time_point since;         // when it was asked for
   std::uint64_t epoch = 0;         // equal if no thread began to wait for anything in between
   std::shared_ptr<Work> work;
   Allocate allocate;  // optional on the host

@@ -38,13 +38,19 @@ VERBS: dict[str, int]  # by the collectives' names; also barrier, join, add_proc
 OPS: dict[str, int]  # average sum adasum min max product
 DTYPES: dict[str, int]  # bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat16 float32 float64
 
-def init(mpi_libraries: Sequence[str], comm_handle: int, comm_ranks: Sequence[int], identity: str) -> None:
+def init(
+    mpi_libraries: Sequence[str], comm_handle: int, comm_ranks: Sequence[int], identity: str, launcher: int = -1
+) -> None:
     """Starts the engine of this process.
 
     mpi_libraries: paths to try in order. comm_handle: the value of an MPI_Comm of that library to duplicate, or 0.
     comm_ranks: ranks of MPI_COMM_WORLD to restrict to, or empty. identity: program text that must be equal on all
-    ranks (versions); a difference is an error naming both. Raises InternalError or ValueError.
+    ranks (versions); a difference is an error naming both. launcher: the descriptor of sirtaki.supervision, open until
+    after shutdown(), or -1. Raises InternalError or ValueError.
     """
+
+def start_timeout() -> float:
+    """SIRTAKI_START_TIMEOUT, in seconds. ValueError for a setting that is wrong, of whatever kind."""
 
 def shutdown() -> None:
     """Leaves the job together with the other ranks; returns when all have. No effect when not initialised."""
@@ -55,8 +61,26 @@ def finalize() -> None:
 def failure() -> str:
     """Why the job has failed; empty while all is well. ValueError before init."""
 
-def abort(exit_code: int, cause: str) -> None:
-    """Ends the whole job at once with this cause; the process exits with exit_code."""
+Cause = dict[str, Any]
+"""Why the job cannot go on, the same on all ranks.
+
+kind: "exception", "signal", "early exit", "killed", "lost connection", "failed collective", "refused negotiation" or
+"passed limit". rank, host: whose failure it is. text: may have several lines. time: seconds since 1970. site:
+"train.py:41" or "". witness: the rank that recorded it, -1 for the launcher. description: all of that in words.
+"""
+
+def cause() -> Cause | None:
+    """None while all is well. ValueError before init."""
+
+def fail(kind: str, text: str, site: str = "") -> Cause:
+    """The job cannot go on because of this process: every collective fails, on all ranks, now and from now on.
+
+    Returns when the ranks have agreed on whose failure was the first, or after 2.5 seconds, with that cause. ValueError
+    before init.
+    """
+
+def abort(exit_code: int) -> None:
+    """Ends the whole job at once; the process exits with exit_code. fail() comes before it."""
 
 def is_initialized() -> bool: ...
 
@@ -186,5 +210,9 @@ def question() -> bool:
     """Blocks without the GIL until the engine wants this process's Python stacks (True) or shuts down (False)."""
 
 def answer(stacks: str) -> None: ...
+def set_forced_stacks(signal: int, file: int) -> None:
+    """How to get the stacks while native code holds the interpreter's lock: faulthandler writes them into this file
+    when this signal comes. 0: not at all."""
+
 def set_fusion_threshold(bytes: int) -> None:
     """Only rank 0's value counts; takes effect with the next batch."""

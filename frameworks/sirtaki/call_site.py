@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from types import TracebackType
 
 # Frames of these folders are not the user's; adapters add their framework's.
 _internal: tuple[str, ...] = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<eval_with_key>", "<frozen ")
@@ -35,3 +36,14 @@ def call_site() -> str:
             return f"{os.path.basename(file)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
+
+
+def site_in(trace: TracebackType | None) -> str:
+    """The same for an exception: the innermost frame of its traceback that is the user's, or ""."""
+    found = ""
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith(_internal):
+            found = f"{os.path.basename(file)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found

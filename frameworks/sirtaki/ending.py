@@ -1,6 +1,7 @@
 """How this process leaves the job: together with the others if the program ended well, at once if it failed.
 
 A rank that dies of an exception must not wait for the others, who may wait for it: the whole job ends with its cause.
+The rank that failed first tells all of it, every other rank one line.
 """
 
 from __future__ import annotations
@@ -14,13 +15,17 @@ import time
 import traceback
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
+from sirtaki import supervision
+from sirtaki.call_site import site_in
 from sirtaki.exceptions import SirtakiInternalError
 from sirtaki.native import core
 
 _FAILED = 1
 _INTERRUPTED = 130
-_GRACE = 1.0  # seconds in which the other ranks can report the same failure before the job is aborted
+_GRACE = 1.0  # seconds in which the other ranks can say how they end before the job is aborted
+_LONGEST = 240  # characters of one line
 
 
 class _Ending:
@@ -30,8 +35,6 @@ class _Ending:
         self._shutdown = shutdown
         self._process = os.getpid()  # a forked child inherits the handlers but not the job
         self._exit_code = 0
-        self._cause = ""
-        self._is_shared = False
         self._chained = sys.__excepthook__
         self._handling = False
         self._seen_before = getattr(sys, "last_value", None)
@@ -48,19 +51,28 @@ class _Ending:
             return
         self._handling = True
         try:
-            if os.getpid() == self._process and core.is_initialized():
-                self._note(error)
-                _print_traceback(kind, error, trace)
+            if os.getpid() == self._process and core.is_initialized() and not _is_interactive():
+                self._fail(error)
                 if self._chained is sys.__excepthook__:
                     return
             self._chained(kind, error, trace)
         finally:
             self._handling = False
 
-    def _note(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         self._exit_code = _INTERRUPTED if isinstance(error, KeyboardInterrupt) else _FAILED
-        self._is_shared = isinstance(error, SirtakiInternalError)  # then every rank has it, and all end by themselves
-        self._cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        where = site_in(error.__traceback__)
+        cause = core.fail(_kind_of(error), _text_of(error), where)
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+        if cause["witness"] != core.rank():
+            supervision.report(cause, "", self._exit_code)
+            _say(_consequence(error, where, cause))
+            return
+        lines = "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines()
+        if not supervision.report(cause, "\n".join(lines), self._exit_code):
+            lines.insert(0, f"uncaught exception on host {socket.gethostname()}, process {os.getpid()}:")
+            _say(*lines)
 
     def _at_exit(self) -> None:
         if os.getpid() != self._process:
@@ -71,30 +83,61 @@ class _Ending:
             core.finalize()
             return
         _stop_children()
-        if self._is_shared:
-            time.sleep(_GRACE)
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
-        core.abort(self._exit_code, self._cause)
+        if supervision.is_there():
+            os._exit(self._exit_code)  # the launcher ends the other ranks
+        time.sleep(_GRACE)
+        core.abort(self._exit_code)
 
     def _look_behind_replaced_hook(self) -> None:
         """The interpreter keeps the last uncaught exception, also when the program has put its own hook over ours."""
         last = getattr(sys, "last_value", None)
         replaced = sys.excepthook != self._uncaught
-        interactive = hasattr(sys, "ps1") or sys.flags.interactive
-        if not self._exit_code and replaced and not interactive and last is not None and last is not self._seen_before:
-            self._note(last)
+        unseen = last is not None and last is not self._seen_before
+        if not self._exit_code and replaced and unseen and not _is_interactive() and core.is_initialized():
+            self._fail(last)
 
 
-def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """The traceback with the rank in front of each line, in one write so that ranks do not mix."""
-    lines = "".join(traceback.format_exception(kind, error, trace)).splitlines()
-    prefix = f"[rank {core.rank()}]"
-    lines.insert(0, f"uncaught exception on host {socket.gethostname()}, process {os.getpid()}:")
+def _is_interactive() -> bool:
+    """The program goes on after an exception."""
+    return hasattr(sys, "ps1") or bool(sys.flags.interactive)
+
+
+def _kind_of(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return "signal"
+    return "refused negotiation" if isinstance(error, SirtakiInternalError) else "exception"
+
+
+def _text_of(error: BaseException) -> str:
+    name = type(error).__name__
+    if isinstance(error, SirtakiInternalError):
+        name = "SirtakiInternalError"
+    return f"{name}: {error}" if str(error) else name
+
+
+def _consequence(error: BaseException, where: str, cause: dict[str, Any]) -> str:
+    """One line: how this rank ends, and because of what."""
+    first = cause["description"].partition("\n")[0]
+    how = _text_of(error).partition("\n")[0]
+    if first in str(error):
+        how = how.partition(":")[0]
+    return _cut(f"ended{where and ' in '}{where} by {_cut(how, _LONGEST // 2)}, because {first}", _LONGEST)
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def _say(*lines: str) -> None:
+    """On stderr with the rank in front of each line, unless the launcher puts it there; in one write, so that ranks do
+    not mix.
+    """
+    prefix = "" if supervision.is_there() else f"[rank {core.rank()}] "
     with contextlib.suppress(Exception):
-        sys.stdout.flush()
-        sys.stderr.write("".join(f"{prefix} {line}\n" for line in lines))
+        sys.stderr.write("".join(f"{prefix}{line}\n" for line in lines))
         sys.stderr.flush()
 
 

@@ -18,6 +18,7 @@ from sirtaki import (
     parameter_check,
     process_sets,
     stacks,
+    supervision,
 )
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, bind_existing, bind_global, register_at_init, unbind_all
@@ -62,7 +63,8 @@ def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
     global _dynamic
     libraries = _mpi_libraries()
     core.set_gpu_libraries(gpu_libraries.nccl(), gpu_libraries.nvrtc())
-    core.init(libraries, handle, ranks, _identity(dynamic))
+    line = supervision.join(core.start_timeout())
+    core.init(libraries, handle, ranks, _identity(dynamic), line)
     mpi_library.share_with_mpi4py(core.mpi_info(libraries)["path"])
     _dynamic = dynamic
     naming.reset()
@@ -157,6 +159,7 @@ def shutdown() -> None:
         return
     core.shutdown()
     stacks.stop()
+    supervision.leave()
     unbind_all()
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
+import os
+import signal
 import sys
 import threading
 import traceback
@@ -33,17 +36,32 @@ def format_stacks() -> str:
     return "".join(parts).rstrip()
 
 
+def _prepare_for_a_held_lock() -> None:
+    """Gives the core a signal on which faulthandler writes the stacks: one that nobody uses, else it goes without."""
+    global _file
+    if _file is not None:
+        return
+    for number in range(signal.SIGRTMAX - 1, signal.SIGRTMIN + 2, -1):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            _file = os.memfd_create("sirtaki-stacks")
+            faulthandler.register(number, file=_file, all_threads=True)
+            core.set_forced_stacks(number, _file)
+            return
+
+
 def _serve() -> None:
     while core.question():
         core.answer(format_stacks())
 
 
 _server: threading.Thread | None = None
+_file: int | None = None
 
 
 def start() -> None:
     """Starts the thread that serves one engine; it ends when that engine shuts down."""
     global _server
+    _prepare_for_a_held_lock()
     _server = threading.Thread(target=_serve, name="sirtaki-stacks", daemon=True)
     _server.start()
 

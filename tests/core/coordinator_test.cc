@@ -399,7 +399,7 @@ void stalls_are_told_then_ended() {
   const auto asks = look_at(600);
   check(asks.ask == std::vector<int>{0, 1, 2} && asks.abort_cause.empty(), "asks those who are missing something");
   Announcement answer;
-  answer.stacks = "stack of rank 2";
+  answer.report = RankReport{"", "stack of rank 2"};
   f.coordinator.hear(2, answer, f.now);
   check(look_at(601).abort_cause.empty(), "waits for the others a moment");
   const std::string cause = look_at(604).abort_cause;

@@ -1,4 +1,6 @@
 // What goes wrong in a job of whole engines ends as an error on every rank.
+#include <array>
+#include <barrier>
 #include <cmath>
 
 #include "check.h"
@@ -43,6 +45,33 @@ void a_failing_collective_ends_the_job_with_its_cause() {
           return options;
         });
   }
+}
+
+// Each rank may find out by itself that it cannot go on; all tell the same story afterwards.
+void ranks_that_fail_at_once_agree_on_one_cause() {
+  run_ranks(4, [](Engine& engine, int rank) {
+    std::vector<float> data(4, 1.0F);
+    if (rank % 2 == 1) {
+      Cause own{CauseKind::kException, -1, "", "ValueError: from " + std::to_string(rank), 0, "train.py:7", -1};
+      const Cause agreed = engine.fail_job(own);
+      check(agreed.rank == 1 || agreed.rank == 3, "one of those that failed");
+      check_equal(agreed.text, "ValueError: from " + std::to_string(agreed.rank), "its own text");
+      check(agreed.witness == agreed.rank && agreed.site == "train.py:7" && !agreed.host.empty(), "filled in");
+      check(engine.cause() == agreed, "known from now on");
+    } else {
+      const auto error = expect_throw<Error>([&] { wait(allreduce(engine, data, "x")); }, "failure");
+      check(error.kind() == ErrorKind::kAborted, "kind");
+    }
+    while (!engine.cause()) std::this_thread::yield();
+    static std::array<std::string, 4> told;
+    told[static_cast<std::size_t>(rank)] = engine.cause()->describe();
+    static std::barrier all(4);
+    all.arrive_and_wait();
+    check_equal(told[static_cast<std::size_t>(rank)], told[0], "the same on every rank");
+    check_contains(told[0], " in train.py:7: ValueError: from ");
+    const auto error = expect_throw<Error>([&] { allreduce(engine, data, "y"); }, "after the failure");
+    check_equal(std::string(error.what()), told[0], "what later calls say");
+  });
 }
 
 void a_rank_that_goes_away_fails_the_others() {
@@ -199,6 +228,7 @@ void a_rank_that_never_comes_is_named() {
 int main() {
   using namespace sirtaki::testing;
   a_failing_collective_ends_the_job_with_its_cause();
+  ranks_that_fail_at_once_agree_on_one_cause();
   a_rank_that_goes_away_fails_the_others();
   mismatch_is_an_error_on_every_rank_and_nothing_else();
   bad_calls_are_refused_at_once();

@@ -183,7 +183,8 @@ class Rank final : public GroupOwner {
   }
   void on_all_joined(int, const std::vector<Submission>&) override {}
   void on_process_set(const Agreement&, std::optional<Submission>) override {}
-  void on_asked_for_stacks(int) override {}
+  void on_asked(int) override {}
+  void on_picture(const std::string&) override {}
   void say(const std::string&) override {}
 
   void check_sum(const Flight& flight) {

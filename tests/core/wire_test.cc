@@ -26,6 +26,8 @@ Request sample_request() {
   return request;
 }
 
+Cause sample_cause() { return {CauseKind::kPassedLimit, 3, "a host", "two\nlines", 1.5e9, "train.py:41", 1}; }
+
 void numbers_survive() {
   const std::uint64_t unsigned_values[] = {0, 1, 127, 128, 1ULL << 32, std::numeric_limits<std::uint64_t>::max()};
   const std::int64_t signed_values[] = {
@@ -46,12 +48,14 @@ void announcements_survive() {
   Announcement announcement;
   announcement.seen = 12;
   announcement.leaving = true;
-  announcement.failure = "boom";
-  announcement.stacks = "";
+  announcement.failure = sample_cause();
+  announcement.report = RankReport{"", "stack"};
+  announcement.wants_picture = true;
   announcement.votes = {{.slot = 5, .sequence = 9, .request = {}}, {.request = sample_request()}};
   const Announcement read = decode_announcement(encode(announcement));
   check_equal(read.seen, 12U, "seen");
-  check(read.leaving && read.failure == "boom" && read.stacks == "", "flags");
+  check(read.leaving && read.failure == sample_cause() && read.wants_picture && read.report == RankReport{"", "stack"},
+        "flags");
   check_equal(read.votes.size(), 2U, "votes");
   check_equal(read.votes[0].slot, 5, "slot");
   check_equal(read.votes[0].sequence, 9U, "sequence");
@@ -70,7 +74,8 @@ Verdict sample_verdict() {
   verdict.asked = {2};
   verdict.last_joined = 4;
   verdict.all_left = true;
-  verdict.abort_cause = "cause";
+  verdict.picture = "all well";
+  verdict.failure = sample_cause();
   return verdict;
 }
 
@@ -85,7 +90,7 @@ void verdicts_survive() {
   check_equal(read.refusals[0].message, "because", "refusal");
   check(read.plan == std::vector<std::vector<Slot>>{{7, 1}, {3}}, "plan");
   check(read.forgotten == std::vector<std::int64_t>{8, 9} && read.asked == std::vector<std::int64_t>{2}, "lists");
-  check(read.last_joined == 4 && read.all_left && read.abort_cause == "cause", "end");
+  check(read.last_joined == 4 && read.all_left && read.failure == sample_cause() && read.picture == "all well", "end");
 }
 
 void a_repeated_vote_is_small() {

@@ -1,42 +1,103 @@
-"""How the first rank that failed did so, in an exit code and in words."""
+"""Why a job ended: the first cause, as a rank or the launcher recorded it, in words and in an exit code."""
 
 import signal
+import time
 from dataclasses import dataclass
+from typing import Any
+
+_FAILED = 1
 
 
 @dataclass
 class Failure:
-    """The first rank that failed. code: exit code, or minus a signal's number; None when its worker vanished.
+    """The first cause. rank, host: whose failure it is. kind, text, time, site, witness: as in sirtaki._core.Cause.
 
-    aborted: mpiexec was ending the job already, as after MPI_Abort; then its exit code may be what the rank asked for.
-    lost: why the connection to it ended, if by an error.
+    code: of the rank's exit, or minus a signal's number; None while it is not known. said: the code that the rank said
+    it would end with. trace: a Python traceback, or "". aborted: mpiexec was ending the job already, as it does after
+    MPI_Abort; then its exit code may be what the rank asked for.
     """
 
     rank: int
     host: str
-    code: int | None
+    kind: str
+    text: str
+    time: float
+    site: str = ""
+    witness: int = -1
+    code: int | None = None
+    said: int | None = None
+    trace: str = ""
     aborted: bool = False
-    lost: str = ""
 
     def exit_code(self) -> int:
-        return 128 + signal.SIGKILL if self.code is None else shell_code(self.code)
+        code = self.code if self.code else self.said
+        return shell_code(code) if code else _FAILED
+
+    def to_fields(self) -> dict[str, Any]:
+        """As ranks are told."""
+        return {name: getattr(self, name) for name in ("rank", "host", "kind", "text", "time", "site")}
+
+    def details(self) -> str:
+        """The traceback, or a text that does not fit into a line."""
+        return self.trace or (self.text if "\n" in self.text else "")
+
+    def teller(self) -> int:
+        """The rank whose words the details are."""
+        return self.witness if self.witness >= 0 else self.rank
+
+    def add(self, other: "Failure") -> None:
+        """What another rank knows of the same cause."""
+        if (other.rank, other.time) == (self.rank, self.time):
+            self.trace = self.trace or other.trace
+            self.said = self.said or other.said
 
     def __str__(self) -> str:
-        return f"rank {self.rank} on host {self.host} failed first: {self._how()}"
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.time))
+        place = f"{self.site}, " if self.site else ""
+        what = "missing" if self.kind == "passed limit" else "failed"
+        first = self.text.partition("\n")[0]
+        return f"rank {self.rank} on host {self.host} {what} first: {first} ({place}{when})"
 
-    def _how(self) -> str:
-        if self.lost:
-            return f"the connection to that host is lost: {self.lost}"
-        if self.code is None:
-            return "the process that watches it is gone"
-        if self.code >= 0:
-            return f"exit code {self.code}"
-        try:
-            name = signal.Signals(-self.code).name
-        except ValueError:
-            name = "unknown"
-        hint = " (out of memory?)" if -self.code == signal.SIGKILL else ""
-        return f"killed by signal {-self.code}, {name}{hint}"
+
+def of_exit(rank: int, host: str, code: int, aborted: bool = False) -> Failure:
+    """What the launcher sees of a program that ended without a word. code: as in Failure; 0 counts as too early."""
+    if code > 0:
+        kind, text = "early exit", f"exit code {code}"
+    elif code == 0:
+        kind, text = "early exit", "left early: exit code 0 without shutdown()"
+    else:
+        kind = "killed" if -code == signal.SIGKILL else "signal"
+        hint = " (out of memory?)" if -code == signal.SIGKILL else ""
+        text = f"killed by signal {-code}, {_name(-code)}{hint}"
+    return Failure(rank, host, kind, text, time.time(), code=code, aborted=aborted)
+
+
+def of_loss(rank: int, host: str, why: str) -> Failure:
+    """No word comes from the process beside the rank, which watches over it. why: the connection's error, or ""."""
+    text = f"the connection to that host is lost: {why}" if why else "the process that watches it is gone"
+    return Failure(rank, host, "lost connection", text, time.time(), code=-signal.SIGKILL)
+
+
+def of_message(rank: int, host: str, message: dict[str, Any]) -> Failure:
+    """What a rank has recorded; rank, host: of the rank that says so."""
+    return Failure(
+        message.get("rank", rank),
+        message.get("host", host),
+        message["kind"],
+        message["text"],
+        message["time"],
+        message.get("site", ""),
+        witness=message.get("witness", -1),
+        said=message["code"] if message.get("rank", rank) == rank else None,
+        trace=message.get("trace", ""),
+    )
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"
 
 
 def shell_code(code: int) -> int:

@@ -12,7 +12,9 @@ from sirtaki.launch.hosts import Host, filled
 from sirtaki.launch.remote import Remote
 
 # Who this process is in a job around it; a new job must not inherit it.
-_IDENTITY = re.compile(r"PMI_|HYDI_|MPI_LOCAL|OMPI_COMM_WORLD_|PMIX_(?!MCA_)|SIRTAKI_LAUNCH_SPEC|SIRTAKI_SIZE$")
+_IDENTITY = re.compile(
+    r"PMI_|HYDI_|MPI_LOCAL|OMPI_COMM_WORLD_|PMIX_(?!MCA_)|SIRTAKI_LAUNCH_SPEC|SIRTAKI_SUPERVISOR$|SIRTAKI_SIZE$"
+)
 _OPENMPI_JOB = re.compile(r"OMPI_(?!MCA_)|OMPI_MCA_(orte_|ess|pmix$|initial_wdir|shmem_RUNTIME)")
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

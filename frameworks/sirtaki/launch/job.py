@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sirtaki.launch import processes
+from sirtaki.launch import failure, processes
 from sirtaki.launch.failure import Failure
 from sirtaki.launch.mpiexec import Mpiexec
 from sirtaki.launch.remote import Arrivals
@@ -23,6 +23,7 @@ from sirtaki.launch.workers import Worker, Workers
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TOO_MUCH_WAITING = 1 << 20  # bytes for a slow reader of our output: the ranks wait
 _AFTER_GRACE = 1.5  # seconds that workers have beyond their own grace
+_CONSEQUENCES = 1.0  # seconds that the other ranks have, when one has failed, to learn why and to say how they end
 _ORPHANED = 0.5  # seconds that ranks may outlive mpiexec
 _TIDY_UP = 1.5  # seconds that mpiexec has when its ranks are gone, before it is told to end
 # Hydra's own codes after it has killed ranks, which say nothing about why. Any other is the argument of MPI_Abort.
@@ -75,6 +76,8 @@ class Job:
             on_host=self._on_host,
             ranks=ranks,
             lost_after=limits.lost_after,
+            on_joined=self._on_joined,
+            on_cause=self._on_cause,
         )
         self._arrivals = arrivals
         self._failure: Failure | None = None
@@ -83,6 +86,10 @@ class Job:
         self._late = False
         self._abandoned = False  # mpiexec is long gone
         # When what is due; set back to _NEVER when done.
+        self._join_by = self._end_at = _NEVER
+        self._join_limit = 0.0
+        self._waited = False
+        self._joined: set[int] = set()  # ranks that have called init
         self._start_by = self._kill_at = self._give_up_at = self._abandoned_at = self._tidy_at = _NEVER
         self._unreached_at = _NEVER
         self._unreached = False
@@ -120,8 +127,9 @@ class Job:
 
     def _wait(self) -> None:
         self._watch_output()
-        due = (self._start_by, self._unreached_at, self._kill_at, self._give_up_at, self._abandoned_at, self._tidy_at)
-        self._select(min(*due, self._mpiexec.show_at))
+        starting = (self._start_by, self._join_by, self._unreached_at)
+        ending = (self._end_at, self._kill_at, self._give_up_at, self._abandoned_at, self._tidy_at)
+        self._select(min(*starting, *ending, self._mpiexec.show_at))
         if self._screen.broken() and not self._end_signal:
             self._signal = signal.SIGPIPE
             self._end(signal.SIGTERM)
@@ -148,6 +156,12 @@ class Job:
         if now >= self._unreached_at:
             self._unreached_at = _NEVER
             self._on_unreached()
+        if now >= self._join_by:
+            self._join_by = _NEVER
+            self._on_late_join()
+        if now >= self._end_at:
+            self._end_at = _NEVER
+            self._on_consequences(now)
         if now >= self._abandoned_at:
             self._abandoned_at, self._abandoned = _NEVER, True
             if self._workers:
@@ -213,13 +227,43 @@ class Job:
 
     def _on_exit(self, worker: Worker, message: dict[str, Any]) -> None:
         """ended: the program was told to end before it did, so its code is a consequence, not a cause."""
-        if message["code"] != 0 and not message["ended"]:
-            self._fail(Failure(worker.rank, worker.host, message["code"], message["asked"]))
+        code = message["code"]
+        first = self._failure
+        if first is not None and first.rank == worker.rank and first.code is None and not message["ended"]:
+            first.code = code
+        if (code or message["lost"]) and not message["ended"]:
+            self._fail(failure.of_exit(worker.rank, worker.host, code, message["asked"]))
+        if self._failure is not None and self._workers.all_ended():
+            self._end(signal.SIGTERM)
 
     def _on_loss(self, worker: Worker) -> None:
         self._screen.finish(worker.rank)
         if not worker.reported:
-            self._fail(Failure(worker.rank, worker.host, None, lost=worker.lost))
+            self._fail(failure.of_loss(worker.rank, worker.host, worker.lost))
+
+    def _on_cause(self, worker: Worker, message: dict[str, Any]) -> None:
+        cause = failure.of_message(worker.rank, worker.host, message)
+        if self._failure is not None:
+            self._failure.add(cause)
+        self._fail(cause)
+
+    def _on_joined(self, worker: Worker, limit: float) -> None:
+        """The first that calls init sets the time for all."""
+        if not self._joined:
+            self._join_limit = limit
+            self._join_by = time.monotonic() + limit
+        self._joined.add(worker.rank)
+        if len(self._joined) >= self._ranks:
+            self._join_by = _NEVER
+
+    def _on_late_join(self) -> None:
+        missing = sorted(set(range(self._ranks)) - self._joined)
+        text = (
+            f"{len(self._joined)} of {self._ranks} ranks arrived within {self._join_limit:g} s "
+            f"(SIRTAKI_START_TIMEOUT), missing: {_names(missing)}, which did not call init()"
+        )
+        host = self._workers.host_of(missing[0])
+        self._fail(Failure(missing[0], host, "passed limit", text, time.time()))
 
     def _on_host(self, message: dict[str, Any]) -> bool:
         """From another host's agent, or from what could not reach that host; says whether to keep the connection."""
@@ -228,7 +272,7 @@ class Job:
             return keep
         if "lost" in message:
             rank, host = self._arrivals.place(message)
-            self._fail(Failure(rank, host, None, lost=message["lost"]))
+            self._fail(failure.of_loss(rank, host, message["lost"]))
             return keep
         failed = self._arrivals.note(message)
         if self._arrivals.any_failed():
@@ -249,11 +293,10 @@ class Job:
         if self._end_signal or len(arrived) >= self._ranks:
             return
         missing = sorted(set(range(self._ranks)) - arrived)
-        names = ", ".join(map(str, missing[:20])) + (", ..." if len(missing) > 20 else "")
         self._show_words()
         self._screen.note(
             f"{len(arrived)} of {self._ranks} ranks arrived within {self._limits.start:g} s, "
-            f"missing: rank{'s' if len(missing) > 1 else ''} {names}; --start-timeout gives them more time"
+            f"missing: {_names(missing)}; --start-timeout gives them more time"
         )
         self._unreached = self._arrivals is not None and not self._arrivals.complete()
         self._late = True
@@ -261,16 +304,29 @@ class Job:
 
     # ---- ending ---------------------------------------------------------------------------------------------------
 
-    def _fail(self, failure: Failure) -> None:
-        if not self._end_signal:
-            self._failure = failure
-            self._end(signal.SIGTERM)
+    def _fail(self, cause: Failure) -> None:
+        """The first cause counts. All ranks are told, and have a moment to say how they end."""
+        if self._end_signal or self._failure is not None:
+            return
+        self._failure = cause
+        self._workers.tell_cause(cause.to_fields())
+        self._end_at = time.monotonic() + _CONSEQUENCES
+
+    def _on_consequences(self, now: float) -> None:
+        """Time is over, but once more as much for the rank that has the traceback."""
+        first = self._failure
+        if first is not None and first.witness >= 0 and not first.trace and not self._waited:
+            self._waited = True
+            self._end_at = now + _CONSEQUENCES
+            return
+        self._end(signal.SIGTERM)
 
     def _end(self, number: int) -> None:
         """Tells all workers to end their programs; what has not gone after the grace is killed."""
         if self._end_signal:
             return
         self._end_signal = number
+        self._end_at = _NEVER
         self._workers.tell_all(number)
         self._kill_at = time.monotonic() + self._limits.grace + _AFTER_GRACE
         self._give_up_at = self._kill_at + _AFTER_GRACE
@@ -284,6 +340,7 @@ class Job:
             if self._failure.aborted and code not in _MPIEXEC_KILLED_THEM and not self._mpiexec.terminated:
                 self._failure.code = code
             self._show_words()
+            self._screen.tell(self._failure.teller(), self._failure.details())
             self._screen.note(str(self._failure))
             return self._failure.exit_code()
         if self._signal:
@@ -303,7 +360,13 @@ class Job:
 
     def _show_words(self) -> None:
         """Shows what mpiexec says, except what a rank's failure explains better."""
-        if self._verbose or (not self._unreached and (self._failure is None or self._failure.code is None)):
+        unexplained = self._failure is None or self._failure.kind == "lost connection"
+        if self._verbose or (not self._unreached and unexplained):
             self._mpiexec.show_words()
         else:
             self._mpiexec.forget_words()
+
+
+def _names(ranks: list[int]) -> str:
+    names = ", ".join(map(str, ranks[:20])) + (", ..." if len(ranks) > 20 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {names}"

@@ -6,22 +6,24 @@ import os
 import signal
 from typing import NoReturn
 
-from . import channel, processes
+from . import channel, processes, rank_line
 from .spec import Spec, program_environment
 
 _WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
-def start(spec: Spec, inherited: list[int]) -> tuple[int, int, int]:
+def start(spec: Spec, inherited: list[int], line: str) -> tuple[int, int, int]:
     """Returns the program's pid and the ends to read of its stdout and stderr.
 
     Only the main thread may call it: the program dies with the calling thread. The descriptors in `inherited`, which
-    mpiexec gave for the program, are closed here once the program has them.
+    mpiexec gave for the program, are closed here once the program has them. line: the name of the
+    socket on which the rank finds its supervisor.
     """
     out, out_end = os.pipe()
     err, err_end = os.pipe()
     environ = program_environment(spec, os.environb, len(os.sched_getaffinity(0)))
+    environ[rank_line.VARIABLE.encode()] = line.encode()
     parent = os.getpid()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)  # one that comes before exec must not meet our handlers
     pid = os.fork()

@@ -75,6 +75,12 @@ class Screen:
             if line is not None and line.text:
                 self._complete((rank, kind), line, bytes(line.text))
 
+    def tell(self, rank: int, text: str) -> None:
+        """Lines that a rank has left to the launcher to show."""
+        for line in text.splitlines():
+            prefix = self._prefix((rank, ERR))
+            self.note_raw(prefix + line.encode(errors="surrogateescape") + b"\n")
+
     def note(self, text: str) -> None:
         """A line of the launcher itself, on stderr."""
         self.note_raw(f"sirtakirun: {text}\n".encode(errors="surrogateescape"))

@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 
-from . import channel, processes, program
+from . import channel, processes, program, rank_line
 from .spec import Spec
 
 _READ_BYTES = 1 << 16
@@ -18,6 +18,9 @@ _HELD_BYTES = 1 << 19  # more output than this waiting for the launcher: the pro
 _ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 # When mpiexec ends the job because this rank called MPI_Abort, the rank needs a moment to leave with its own exit code.
 _PATIENCE_WITH_ABORT = 0.2
+# A program that fails keeps its place for so long, or mpiexec would end the other ranks before they know the cause.
+_LINGERS = 4.0
+_WAITS_FOR_END = 0.5  # seconds, when the rank's process is gone, for the program to end too and say more
 _LOOK_AGAIN = 0.05  # seconds, only between the end of a program and the end of processes that it left running
 _NEVER = float("inf")
 
@@ -39,12 +42,16 @@ class Supervisor:
         self._pipes: dict[int, tuple[int, int]] = {}  # read end -> (kind of frame, file of --output-filename or -1)
         self._reading = True
         self._child = 0
+        self._lost = 0  # the rank's process, when it went without a word
         self._exit_code: int | None = None
         self._clean = False  # the program and all it started are gone
         self._signalled = False  # the program was told to end before it did
         self._ask_at = _NEVER
         self._kill_at = _NEVER
         self._give_up_at = _NEVER
+        self._leave_at = _NEVER
+        self._missed_at = _NEVER
+        self._line = rank_line.RankLine(self._selector, self._on_rank, self._on_rank_lost)
 
     def run(self) -> int:
         """Until the program and all it started are gone and its output is delivered. Returns an exit code."""
@@ -76,7 +83,7 @@ class Supervisor:
 
     def _start_program(self) -> None:
         files = [self._output_file(name) for name in ("stdout", "stderr")]
-        self._child, out, err = program.start(self._spec, self._inherited)
+        self._child, out, err = program.start(self._spec, self._inherited, self._line.name)
         for pipe, kind, file in ((out, channel.OUT, files[0]), (err, channel.ERR, files[1])):
             self._pipes[pipe] = (kind, file)
             self._selector.register(pipe, selectors.EVENT_READ, self._on_pipe)
@@ -92,7 +99,7 @@ class Supervisor:
     # ---- waiting --------------------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        deadline = min(self._ask_at, self._kill_at)
+        deadline = min(self._ask_at, self._kill_at, self._leave_at, self._missed_at)
         if self._exit_code is not None and not self._clean:
             deadline = min(deadline, time.monotonic() + _LOOK_AGAIN)
         timeout = None if deadline == _NEVER else max(0.0, deadline - time.monotonic())
@@ -105,11 +112,16 @@ class Supervisor:
         if now >= self._kill_at:
             self._kill_at = _NEVER
             self._kill()
+        if now >= self._leave_at:
+            self._leave_at = _NEVER
+        if now >= self._missed_at:
+            self._missed_at = _NEVER
+            self._on_missed()
         if self._exit_code is not None and not self._clean:
             self._end_leftovers()
 
     def _finished(self) -> bool:
-        return self._clean and not self._outgoing
+        return self._clean and not self._outgoing and self._leave_at == _NEVER
 
     def _on_signal(self, wake: socket.socket, events: int) -> None:
         try:
@@ -139,8 +151,11 @@ class Supervisor:
         for kind, payload in self._incoming.feed(data):
             if kind == channel.END:
                 self._on_end(payload[0])
+            elif kind == channel.FAIL:
+                self._line.fail(json.loads(payload))
 
     def _on_end(self, number: int) -> None:
+        self._leave_at = _NEVER
         if number == signal.SIGKILL:
             self._outgoing.clear()  # the launcher does not wait for it any more
             self._kill()
@@ -156,6 +171,7 @@ class Supervisor:
         self._tell_program(signal.SIGTERM)
 
     def _disconnect(self) -> None:
+        self._leave_at = _NEVER
         if self._connection is not None:
             self._selector.unregister(self._connection)
             self._connection.close()
@@ -177,8 +193,36 @@ class Supervisor:
                 self._exit_code = os.waitstatus_to_exitcode(status)
                 for pipe in list(self._pipes):
                     self._on_pipe(pipe, selectors.EVENT_READ)  # what it wrote last goes before the news of its end
-                asked = self._ask_at != _NEVER
-                self._send(channel.EXIT, {"code": self._exit_code, "ended": self._signalled, "asked": asked})
+                self._line.drain()
+                asked, lost = self._ask_at != _NEVER, self._line.was_lost()
+                if (lost or self._exit_code) and not self._signalled and not asked:
+                    self._leave_at = time.monotonic() + _LINGERS
+                news = {"code": self._exit_code, "ended": self._signalled, "asked": asked, "lost": lost}
+                self._send(channel.EXIT, news)
+
+    def _on_rank(self, kind: bytes, content: bytes) -> None:
+        if kind == rank_line.JOINS:
+            self._send(channel.JOINED, content)
+        elif kind == rank_line.CAUSE:
+            self._write_trace(json.loads(content)["trace"])
+            self._send(channel.CAUSE, content)
+
+    def _write_trace(self, trace: str) -> None:
+        """The launcher shows it last; the rank's file has it where the rank would have written it."""
+        for kind, file in self._pipes.values():
+            if kind == channel.ERR:
+                self._write_file(file, f"{trace}\n".encode(errors="replace"))
+
+    def _on_rank_lost(self, process: int) -> None:
+        if self._exit_code is None:
+            self._lost = process
+            self._missed_at = time.monotonic() + _WAITS_FOR_END
+
+    def _on_missed(self) -> None:
+        """The rank's process has gone without a word, but the program that started it lives on."""
+        if self._exit_code is None and not self._line.joined() and not self._signalled:
+            text = f"process {self._lost} is gone without shutdown()"
+            self._send(channel.CAUSE, {"kind": "early exit", "text": text, "time": time.time(), "code": 1})
 
     def _tell_program(self, number: int) -> None:
         """Sends the signal to the program's process group, as a terminal would."""

@@ -11,6 +11,7 @@ from typing import Any
 from sirtaki.launch import channel
 
 _READ_BYTES = 1 << 16
+_LONGEST_TEXT = 4096  # characters of a cause: a socket takes it at once
 _MOST_STRANGERS = 64  # connections beyond the job's own that have proven nothing yet; the oldest of more is closed
 
 
@@ -37,8 +38,9 @@ class Workers:
     """All connections of a job, in the selector of whoever runs it.
 
     listeners: sockets that workers connect to; those that come by TCP must hold the token.
-    on_output(rank, OUT or ERR, bytes), on_arrival(worker), on_exit(worker, message), on_loss(worker), on_host(message):
-    what is called; on_host says whether the connection is kept. lost_after: seconds without a sign of life.
+    on_output(rank, OUT or ERR, bytes), on_arrival(worker), on_exit(worker, message), on_loss(worker), on_host(message),
+    on_joined(worker, limit), on_cause(worker, message): what is called; on_host says whether the connection is kept.
+    lost_after: seconds without a sign of life.
     """
 
     def __init__(
@@ -51,6 +53,8 @@ class Workers:
         on_arrival: Callable[[Worker], None],
         on_exit: Callable[[Worker, dict[str, Any]], None],
         on_loss: Callable[[Worker], None],
+        on_joined: Callable[[Worker, float], None] = lambda worker, limit: None,
+        on_cause: Callable[[Worker, dict[str, Any]], None] = lambda worker, message: None,
         on_host: Callable[[dict[str, Any]], bool] = lambda message: False,
         ranks: int = 1,
         lost_after: float = 0,
@@ -65,6 +69,8 @@ class Workers:
         self._on_loss = on_loss
         self._on_host = on_host
         self._lost_after = lost_after
+        self._on_joined = on_joined
+        self._on_cause = on_cause
         self._connected: dict[socket.socket, Worker] = {}
         for listener in listeners:
             listener.setblocking(False)
@@ -82,6 +88,24 @@ class Workers:
     def tell_all(self, number: int) -> None:
         for worker in self._connected.values():
             self.tell(worker, number)
+
+    def tell_cause(self, cause: dict[str, Any]) -> None:
+        """Has the ranks know why the job ends."""
+        message = channel.frame(channel.FAIL, json.dumps({**cause, "text": cause["text"][:_LONGEST_TEXT]}).encode())
+        for worker in self._of_ranks():
+            with contextlib.suppress(OSError):
+                worker.connection.send(message)
+
+    def host_of(self, rank: int) -> str:
+        """Where it runs, as its worker has said; "?" if that has not come or is gone."""
+        return next((worker.host for worker in self._of_ranks() if worker.rank == rank), "?")
+
+    def _of_ranks(self) -> list[Worker]:
+        return [worker for worker in self._connected.values() if worker.rank >= 0]
+
+    def all_ended(self) -> bool:
+        """Whether the program of every worker that is connected has ended."""
+        return all(worker.reported for worker in self._of_ranks())
 
     def listen(self, wanted: bool) -> None:
         """Whether to read what they send; what is not read makes their programs wait."""
@@ -149,6 +173,10 @@ class Workers:
             worker.rank, worker.host = message["rank"], message["host"]
             self.arrived.add(worker.rank)
             self._on_arrival(worker)
+        elif kind == channel.JOINED:
+            self._on_joined(worker, float(json.loads(payload)["limit"]))
+        elif kind == channel.CAUSE:
+            self._on_cause(worker, json.loads(payload))
         elif kind == channel.EXIT:
             worker.reported = True
             self._on_exit(worker, json.loads(payload))

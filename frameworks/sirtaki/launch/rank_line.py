@@ -1,0 +1,117 @@
+"""The supervisor's end of the line to its rank's process (sirtaki/supervision.py is the other end).
+
+A rank whose process never calls init() has none. One process at a time is the rank's; another may follow it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import selectors
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any
+
+# From the rank: it calls init, it has left in order, why the job ends, how it stands.
+JOINS, LEAVES, CAUSE, PICTURE = b"J", b"L", b"C", b"P"
+# To the rank: the job ends, how do you stand?
+FAIL, ASK = b"F", b"A"
+VARIABLE = "SIRTAKI_SUPERVISOR"
+_LONGEST = 1 << 18
+
+
+class RankLine:
+    """on_message(kind, content), on_loss(process): what is called; the latter for one that has not left in order."""
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        on_message: Callable[[bytes, bytes], None],
+        on_loss: Callable[[int], None],
+    ) -> None:
+        self.name = f"sirtaki-{secrets.token_hex(16)}"
+        self._selector = selector
+        self._on_message = on_message
+        self._on_loss = on_loss
+        self._connection: socket.socket | None = None
+        self._process = 0
+        self._lost = False
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind("\0" + self.name)
+        self._listener.listen()
+        self._listener.setblocking(False)
+        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def joined(self) -> bool:
+        """Whether a process of the rank has called init and is there."""
+        return self._process != 0
+
+    def was_lost(self) -> bool:
+        """Whether the last process of the rank that called init went, or would go now, without leaving in order."""
+        return self._lost or self.joined()
+
+    def fail(self, cause: dict[str, Any]) -> None:
+        """Has every collective of the rank fail with this cause."""
+        fields = [str(cause[name]).replace("\n", " ") for name in ("kind", "rank", "host", "time", "site")]
+        self._send(FAIL + "\n".join([*fields, cause["text"]]).encode(errors="replace")[: _LONGEST // 4])
+
+    def ask(self) -> bool:
+        return self._send(ASK)
+
+    def drain(self) -> None:
+        """Reads what a process that has ended has left here."""
+        while self._connection is not None and self._receive(self._connection, selectors.EVENT_READ):
+            pass
+
+    def _send(self, message: bytes) -> bool:
+        if self._connection is None:
+            return False
+        with contextlib.suppress(OSError):  # it is about to go, or takes nothing in
+            self._connection.send(message)
+            return True
+        return False
+
+    def _accept(self, listener: socket.socket, events: int) -> None:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        user = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+        if user != os.geteuid() or self._connection is not None:
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._connection = connection
+        self._selector.register(connection, selectors.EVENT_READ, self._receive)
+
+    def _receive(self, connection: socket.socket, events: int) -> bool:
+        """False when nothing was there."""
+        try:
+            message = connection.recv(_LONGEST)
+        except BlockingIOError:
+            return False
+        except OSError:
+            message = b""
+        if not message:
+            self._lose(connection)
+            return False
+        kind, content = message[:1], message[1:]
+        if kind == JOINS:
+            self._process = json.loads(content)["process"]
+            self._lost = False
+        elif kind == LEAVES:
+            self._process = 0
+        self._on_message(kind, content)
+        return True
+
+    def _lose(self, connection: socket.socket) -> None:
+        self._selector.unregister(connection)
+        connection.close()
+        self._connection = None
+        process, self._process = self._process, 0
+        self._lost = process != 0
+        if process:
+            self._on_loss(process)

@@ -1,0 +1,80 @@
+"""This rank's line to the launcher's process beside it, which watches over it if `sirtakirun` started the job.
+
+The line is a Unix socket in the abstract namespace, so that nothing of it stays; both ends look at the other's user.
+The kernel keeps messages whole. The first letter of each says what it is; launch/rank_line.py is the other end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+VARIABLE = "SIRTAKI_SUPERVISOR"  # the socket's name
+_LONGEST = 60_000  # characters of one text; the kernel takes messages of some 200,000 bytes
+
+_line: socket.socket | None = None
+_process = 0
+
+
+def join(limit: float) -> int:
+    """Says that this process is the rank's and calls init(), which waits so many seconds for the others.
+
+    Returns the line's descriptor, -1 where no launcher is.
+    """
+    global _line, _process
+    leave()
+    name = os.environ.get(VARIABLE, "")
+    if not name:
+        return -1
+    line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        line.connect("\0" + name)
+        if _user_of_peer(line) != os.geteuid():
+            raise PermissionError(f"{VARIABLE} names a socket of another user")
+        line.send(b"J" + json.dumps({"limit": limit, "process": os.getpid()}).encode())
+    except OSError:  # of a launcher that is gone, or of a job around this one
+        line.close()
+        return -1
+    _line, _process = line, os.getpid()
+    return line.fileno()
+
+
+def is_there() -> bool:
+    return _line is not None and _process == os.getpid()
+
+
+def report(cause: Mapping[str, Any], trace: str, exit_code: int) -> bool:
+    """Leaves it to the launcher to print what ends the job; False where no launcher is.
+
+    trace: of the exception, from the rank that recorded the cause; "" from the others.
+    """
+    if _line is None or not is_there():
+        return False
+    message = {**cause, "text": cause["text"][:_LONGEST], "trace": trace[-_LONGEST:], "code": exit_code}
+    message.pop("description", None)
+    try:
+        _line.send(b"C" + json.dumps(message).encode())
+    except OSError:
+        return False
+    return True
+
+
+def leave() -> None:
+    """This process has left the job in order."""
+    global _line
+    line, _line = _line, None
+    if line is None:
+        return
+    if _process == os.getpid():
+        with contextlib.suppress(OSError):
+            line.send(b"L")
+    line.close()
+
+
+def _user_of_peer(line: socket.socket) -> int:
+    return struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
