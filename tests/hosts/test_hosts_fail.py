@@ -9,7 +9,7 @@ from pathlib import Path
 
 import jobs
 import pytest
-from simulated import PLAIN, Hosts, last_line, report
+from simulated import PLAIN, START, Hosts, last_line, report
 
 READY = "open(f'{sys.argv[1]}/{rank}', 'w').close()\n"
 # A program that ignores what can be ignored, with a child that does too.
@@ -39,11 +39,11 @@ time.sleep(60)
 
 @pytest.mark.parametrize(
     ("how", "code"),
-    [("os._exit(3)", 3), ("os.kill(os.getpid(), 9)", 137), ("sys.exit(0)", None)],
-    ids=["exits", "is_killed", "leaves_early"],
+    [("raise ValueError('boom')", 1), ("os._exit(3)", 3), ("os.kill(os.getpid(), 9)", 137), ("sys.exit(0)", None)],
+    ids=["raises", "exits", "is_killed", "leaves_early"],
 )
 def test_one_rank_fails(how: str, code: int | None, hosts: Hosts) -> None:
-    """C15, C58."""
+    """C15, C45, C58."""
     begin = time.monotonic()
     done = hosts.run_program(ONE_FAILS.format(how=how))
     assert time.monotonic() - begin < 30
@@ -51,6 +51,8 @@ def test_one_rank_fails(how: str, code: int | None, hosts: Hosts) -> None:
     assert done.returncode == code if code is not None else done.returncode not in (0, None), text
     end = "\n".join(text.strip().splitlines()[-10:])
     assert "rank 2" in end and (code is None or "n3" in end), text
+    if code == 1:
+        assert "boom" in end and "program.py" in text, text
 
 
 def test_stray_rank_and_missing_rank(either: Hosts) -> None:
@@ -65,6 +67,15 @@ def test_stray_rank_and_missing_rank(either: Hosts) -> None:
     done = either.run_program(body, **QUICK)
     text = report(done)
     assert done.returncode not in (0, None) and "lonely" in text and "in busy" in text, text
+
+
+def test_not_all_there(hosts: Hosts) -> None:
+    """C63: a rank that never calls init, and one whose program never starts."""
+    start = START.replace("hvd.init()", "if os.environ['PMI_RANK'] == '2': time.sleep(100)\nhvd.init()")
+    done = hosts.run(*hosts.flags(), *hosts.program("", start), SIRTAKI_START_TIMEOUT="3")
+    text = report(done)
+    assert done.returncode not in (0, None)
+    assert re.search("2 of 3 ranks arrived .*missing: rank 2", text), text
 
 
 def test_plain_mpiexec(hosts: Hosts) -> None:
@@ -155,7 +166,7 @@ def test_link_is_cut(networks: Hosts) -> None:
         finally:
             networks.machine.mend("n2")
         assert job.process.returncode not in (0, None)
-        assert "rank 1 on host n2 failed first: the connection to that host is lost" in error, error
+        assert re.search("rank 1 on host n2 failed first.*: the connection to that host is lost", error), error
 
 
 def test_link_that_comes_back_is_no_fault(networks: Hosts) -> None:
