@@ -69,6 +69,7 @@ Request request_of(const SirtakiRequest& asked) {
 void tell_result(const SirtakiRequest& asked, Work& work) {
   try {
     const Result& result = work.result();
+    if (result.there != nullptr) result.there->hold_back_all();
     const auto splits = static_cast<std::int32_t>(result.received_splits.size());
     const SirtakiOutcome outcome{kSirtakiOk, "", result.value, result.received_splits.data(), splits, 0};
     asked.finished(asked.context, &outcome);
@@ -87,6 +88,21 @@ void wait_for(Engine& engine, Work& work) {
   }
 }
 
+// Memory that the framework gives now may still be used by what it had queued before.
+Allocate allocation_by(const SirtakiRequest& asked, int device) {
+  return [allocate = asked.allocate, context = asked.context, device](std::size_t tensor, const Shape& shape,
+                                                                      Stream stream) {
+    void* const memory =
+        allocate(context, static_cast<std::int32_t>(tensor), static_cast<std::int32_t>(shape.size()), shape.data());
+    if (device == kHostDevice) return memory;
+    if (memory == nullptr && element_count(shape) > 0) {
+      throw Error(ErrorKind::kAborted, name_of_device(device) + " has no memory for a result");
+    }
+    gpu(device).record_all()->hold_back(stream);
+    return memory;
+  };
+}
+
 void submit(const SirtakiRequest* asked) {
   std::shared_ptr<Engine> engine;
   std::shared_ptr<Work> work;
@@ -95,12 +111,10 @@ void submit(const SirtakiRequest* asked) {
     std::vector<Address> addresses;
     for (int i = 0; i < asked->tensor_count; ++i) addresses.push_back({asked->tensors[i].in, asked->tensors[i].out});
     // Each of the ways to go on, below, sees to it that the engine learns of the request.
-    work = engine->submit_quietly(
-        asked->process_set, request_of(*asked), std::move(addresses),
-        [allocate = asked->allocate, context = asked->context](std::size_t tensor, const Shape& shape, Stream) {
-          return allocate(context, static_cast<std::int32_t>(tensor), static_cast<std::int32_t>(shape.size()),
-                          shape.data());
-        });
+    const int device = asked->tensor_count > 0 ? asked->tensors[0].device : kHostDevice;
+    work = engine->submit_quietly(asked->process_set, request_of(*asked), std::move(addresses),
+                                  allocation_by(*asked, device),
+                                  device == kHostDevice ? nullptr : gpu(device).record_all());
   };
   guarded(asked->finished, asked->context, start);
   if (work == nullptr) return;

@@ -44,9 +44,10 @@ struct SirtakiOutcome {
 
 struct SirtakiTensor {
   const void* in;
-  void* out;     /* null: `allocate` gives the memory once the size is known */
-  int32_t dtype; /* the core's number, as in sirtaki._core.DTYPES */
-  int32_t device;
+  void* out;      /* null: `allocate` gives the memory once the size is known */
+  int32_t dtype;  /* the core's number, as in sirtaki._core.DTYPES */
+  int32_t device; /* -1: host memory; else the number of the GPU, on which the collective comes after everything that
+                     was queued before submit(), and before everything that is queued after `finished` */
   int32_t dimensions;
   const int64_t* shape;
 };

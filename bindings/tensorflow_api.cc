@@ -66,6 +66,8 @@ void look_up_definitions(Lookup& find, Api& api) {
 void look_up_kernels(Lookup& find, Api& api) {
   find(api.new_kernel_builder, "TF_NewKernelBuilder");
   find(api.new_async_kernel_builder, "TF_NewAsyncKernelBuilder");
+  find(api.host_memory, "TF_KernelBuilder_HostMemory");
+  find(api.get_device_id, "TF_GetDeviceId");
   find(api.register_kernel_builder, "TF_RegisterKernelBuilder");
   find(api.construction_failure, "TF_OpKernelConstruction_Failure");
   find(api.get_attr_size, "TF_OpKernelConstruction_GetAttrSize");

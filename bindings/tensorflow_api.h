@@ -82,6 +82,8 @@ struct Api {
   TF_KernelBuilder* (*new_async_kernel_builder)(
       const char* op, const char* device, void* (*create)(TF_OpKernelConstruction*),
       void (*compute)(void*, TF_OpKernelContext*, TF_AsyncOpKernelDoneCallback*), void (*destroy)(void*));
+  void (*host_memory)(TF_KernelBuilder*, const char* argument);
+  int (*get_device_id)(TF_OpKernelContext*);
   void (*register_kernel_builder)(const char* name, TF_KernelBuilder*, TF_Status*);
   void (*construction_failure)(TF_OpKernelConstruction*, TF_Status*);
   void (*get_attr_size)(TF_OpKernelConstruction*, const char* attr, std::int32_t* list_size, std::int32_t* total_size,

@@ -76,6 +76,7 @@ class Call {
   bool read_label(int index);
   bool prepare_output(int index);
   TensorPtr input(int index);
+  int device() const { return kernel_.on_gpu ? api().get_device_id(context_) : kHost; }
   std::int32_t patience() const;
   void* allocate(std::int32_t tensor, std::int32_t dimensions, const std::int64_t* shape);
   void finish(const SirtakiOutcome& outcome);
@@ -137,14 +138,14 @@ bool Call::prepare_output(int index) {
     out = api().tensor_data(output.get());
     held_.push_back(std::move(output));
     if (forwarded >= 0) {
-      tensors_.push_back({out, out, core_dtype(types_[i]), kHost, dimensions, shape.data()});
+      tensors_.push_back({out, out, core_dtype(types_[i]), device(), dimensions, shape.data()});
       return true;
     }
   }
   TensorPtr tensor = input(index);
   if (tensor == nullptr) return false;
   const void* in = api().tensor_data(tensor.get());
-  tensors_.push_back({in, out, core_dtype(types_[i]), kHost, dimensions, shape.data()});
+  tensors_.push_back({in, out, core_dtype(types_[i]), device(), dimensions, shape.data()});
   held_.push_back(std::move(tensor));
   return true;
 }
@@ -200,7 +201,7 @@ std::int32_t Call::patience() const {
   if (kernel_.eager) return kSirtakiWait;
   std::int64_t bytes = 0;
   for (const SirtakiTensor& tensor : tensors_) bytes += size_of(tensor);
-  return bytes <= kSmall ? kSirtakiAdvance : kSirtakiReturn;
+  return bytes <= kSmall && !kernel_.on_gpu ? kSirtakiAdvance : kSirtakiReturn;
 }
 
 // The other ranks are in this collective already: without memory of TensorFlow's it runs to its end in our own.
@@ -214,6 +215,7 @@ void* Call::allocate(std::int32_t tensor, std::int32_t dimensions, const std::in
     held_.push_back(std::move(output));
     if (data != nullptr || bytes == 0) return data;
   }
+  if (kernel_.on_gpu) return nullptr;  // the core ends the job for want of memory
   return spare_.emplace_back(std::make_unique<std::byte[]>(bytes + 1)).get();
 }
 

@@ -23,6 +23,7 @@ struct Kernel {
   std::int64_t root = -1;
   std::int64_t process_set = 0;
   std::int64_t question = 0;
+  bool on_gpu = false;
   bool eager = false;  // the thread that computes has nothing else to do than to wait for this op
   std::string site;
 };

@@ -2,9 +2,12 @@
 
 #include <atomic>
 #include <bit>
+#include <cstdlib>
+#include <initializer_list>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "tensorflow_call.h"
 
@@ -66,11 +69,12 @@ constexpr const char* kPrefix<CoreVerb::kReducescatter> = "reducescatter";
 template <>
 constexpr const char* kPrefix<CoreVerb::kBarrier> = "barrier";
 
-template <CoreVerb verb>
+template <CoreVerb verb, bool on_gpu>
 void* create(TF_OpKernelConstruction* construction) {
   Attributes attributes(construction);
   auto kernel = std::make_unique<Kernel>();
   kernel->verb = verb;
+  kernel->on_gpu = on_gpu;
   kernel->prefix = kPrefix<verb>;
   kernel->site = attributes.text("site");
   kernel->eager = attributes.integer("eager") != 0;
@@ -137,7 +141,26 @@ void add(const char* op, TF_KernelBuilder* builder) {
 
 template <CoreVerb verb>
 void add_collective(const char* op) {
-  add(op, api().new_async_kernel_builder(op, "CPU", &create<verb>, &compute, &destroy));
+  add(op, api().new_async_kernel_builder(op, "CPU", &create<verb, false>, &compute, &destroy));
+}
+
+// `on_host`: inputs and outputs that are no data.
+template <CoreVerb verb>
+void add_gpu_collective(const char* op, std::initializer_list<const char*> on_host) {
+  TF_KernelBuilder* const builder = api().new_async_kernel_builder(op, "GPU", &create<verb, true>, &compute, &destroy);
+  for (const char* argument : on_host) api().host_memory(builder, argument);
+  add(op, builder);
+}
+
+// No TensorFlow on a GPU has run them yet, so they are there for those who ask.
+void register_gpu_kernels() {
+  const char* const wish = std::getenv("SIRTAKI_TENSORFLOW_GPU");
+  if (wish == nullptr || std::string_view(wish) != "1") return;
+  add_gpu_collective<CoreVerb::kAllreduce>("SirtakiAllreduce", {"label"});
+  add_gpu_collective<CoreVerb::kAllgather>("SirtakiAllgather", {"label"});
+  add_gpu_collective<CoreVerb::kBroadcast>("SirtakiBroadcast", {"label"});
+  add_gpu_collective<CoreVerb::kAlltoall>("SirtakiAlltoall", {"splits", "label", "received_splits"});
+  add_gpu_collective<CoreVerb::kReducescatter>("SirtakiReducescatter", {"label"});
 }
 
 }  // namespace
@@ -156,6 +179,7 @@ void register_kernels() {
   add_collective<CoreVerb::kJoin>("SirtakiJoin");
   add("SirtakiTopology",
       api().new_kernel_builder("SirtakiTopology", "CPU", &create_question, &compute_answer, &destroy));
+  register_gpu_kernels();
 }
 
 }  // namespace sirtaki::tensorflow

@@ -91,6 +91,18 @@ class CudaEvent final : public Event {
     driver_.check(driver_.StreamWaitEvent(stream, event_, 0), "cuStreamWaitEvent");
   }
 
+  void record_all() {
+    if (driver_.CtxRecordEvent == nullptr || driver_.CtxWaitEvent == nullptr) {
+      throw Error(ErrorKind::kPrecondition, "the CUDA driver is older than 12.5 and has no cuCtxRecordEvent");
+    }
+    driver_.check(driver_.CtxRecordEvent(context_, event_), "cuCtxRecordEvent");
+  }
+
+  void hold_back_all() override {
+    const Current current(driver_, context_);
+    driver_.check(driver_.CtxWaitEvent(context_, event_), "cuCtxWaitEvent");
+  }
+
   void block() override {
     const Current current(driver_, context_);
     driver_.check(driver_.EventSynchronize(event_), "what was queued on the GPU");
@@ -144,6 +156,14 @@ class CudaDevice final : public Device {
     const auto event = std::make_shared<CudaEvent>(*driver_, events_, context_, stream, ++recorded_);
     const Current current(*driver_, context_);
     event->record();
+    return event;
+  }
+
+  EventPtr record_all() override {
+    // No stream has the context's address, and events of all streams follow one another.
+    const auto event = std::make_shared<CudaEvent>(*driver_, events_, context_, context_, ++recorded_);
+    const Current current(*driver_, context_);
+    event->record_all();
     return event;
   }
 

@@ -63,8 +63,11 @@ std::shared_ptr<const CudaDriver> load_cuda_driver() {
   try {
     const SharedLibrary library = SharedLibrary::open("libcuda.so.1");
     SymbolReader symbols(library);
-    const CudaDriver driver = read(symbols);
+    CudaDriver driver = read(symbols);
     symbols.require_all(library.path());
+    SymbolReader newer(library);
+    newer.read(driver.CtxRecordEvent, "cuCtxRecordEvent");
+    newer.read(driver.CtxWaitEvent, "cuCtxWaitEvent");
     const int result = driver.Init(0);
     if (result != kCuSuccess) throw std::runtime_error("cuInit: " + words(driver, result));
     return std::make_shared<const CudaDriver>(driver);

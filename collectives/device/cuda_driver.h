@@ -56,6 +56,9 @@ struct CudaDriver {
   int (*EventRecord)(CuEvent, CuStream);
   int (*EventQuery)(CuEvent);
   int (*EventSynchronize)(CuEvent);
+  // From CUDA 12.5 on; null in an older driver.
+  int (*CtxRecordEvent)(CuContext, CuEvent);
+  int (*CtxWaitEvent)(CuContext, CuEvent);
   int (*ModuleLoadData)(CuModule*, const void*);
   int (*ModuleGetFunction)(CuFunction*, CuModule, const char*);
   int (*LaunchKernel)(CuFunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,

@@ -27,6 +27,8 @@ class Event {
   virtual bool reached() = 0;
   // What is queued on the stream from now on runs after this point.
   virtual void hold_back(Stream stream) = 0;
+  // The same for all streams of the device; see Device::record_all.
+  virtual void hold_back_all();
   virtual void block() = 0;  // this thread, until the point is reached
 };
 using EventPtr = std::shared_ptr<Event>;
@@ -67,6 +69,9 @@ class Device {
   virtual Stream make_stream() = 0;  // of high priority, not ordered with the default stream
   virtual void destroy(Stream stream) = 0;
   virtual EventPtr record(Stream stream) = 0;
+  // For a framework that does not tell its streams: after everything that this process has queued on the device so far.
+  // Throws Error(kPrecondition) where the device cannot do that.
+  virtual EventPtr record_all();
   // Is what is queued there being recorded into a graph rather than run?
   virtual bool is_capturing(Stream stream) = 0;
 

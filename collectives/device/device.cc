@@ -1,0 +1,13 @@
+#include "device/device.h"
+
+#include "error.h"
+
+namespace sirtaki {
+
+void Event::hold_back_all() { throw Error(ErrorKind::kPrecondition, "this GPU cannot make all its streams wait"); }
+
+EventPtr Device::record_all() {
+  throw Error(ErrorKind::kPrecondition, "this GPU cannot tell what is queued on all its streams");
+}
+
+}  // namespace sirtaki
