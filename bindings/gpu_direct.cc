@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <map>
+#include <optional>
 #include <thread>
 #include <tuple>
 
@@ -26,19 +27,21 @@ void finish(Task task) {
 // One communicator of its own. One thread at a time.
 class DirectNccl {
  public:
-  DirectNccl(const std::string& id, int rank, int size, int device, std::uintptr_t stream, bool kernels) : size_(size) {
+  DirectNccl(const std::string& id, int rank, int size, int device, std::uintptr_t stream, bool kernels, int most_ctas)
+      : size_(size) {
     std::string why;
     auto library = find_nccl(why);
     if (library == nullptr) throw Error(ErrorKind::kPrecondition, "no NCCL: " + why);
-    NcclMembers members{rank, size, {}, kernels};
+    NcclMembers members{rank, size, {}, kernels, most_ctas > 0 ? most_ctas : NcclConfig::kUndefined};
     std::memcpy(members.id.bytes, id.data(), std::min(id.size(), sizeof(members.id.bytes)));
     nccl_ =
         std::make_unique<NcclCollectives>(std::move(library), gpu(device), reinterpret_cast<Stream>(stream), members);
     finish(nccl_->connect());
   }
 
-  // In place, one batch for each dtype; queued on the stream.
-  void allreduce(const std::vector<PyTensor>& tensors, int op, double prescale, double postscale) {
+  // In place, one batch for each dtype; queued on the stream. `wire`: the dtype in which sums of floats travel, -1 for
+  // their own.
+  void allreduce(const std::vector<PyTensor>& tensors, int op, double prescale, double postscale, int wire) {
     std::map<DType, std::vector<Segment>> kinds;
     for (const auto& [in, out, dtype, shape, device] : tensors) {
       kinds[static_cast<DType>(dtype)].push_back(
@@ -53,7 +56,7 @@ class DirectNccl {
         throw Error(ErrorKind::kPrecondition,
                     "NCCL alone cannot reduce " + std::string(name_of(dtype)) + " with " + std::string(name_of(asked)));
       }
-      finish(nccl_->allreduce(reduction, segments));
+      finish(nccl_->allreduce(reduction, segments, wire < 0 ? std::nullopt : std::optional(static_cast<DType>(wire))));
     }
   }
 
@@ -79,6 +82,18 @@ py::bytes unique_id() {
   return {id.bytes, sizeof(id.bytes)};
 }
 
+// parts: (address to read, address to write, number of elements). In one launch for up to 144 of them.
+void convert(int device, int to, int from,
+             const std::vector<std::tuple<std::uintptr_t, std::uintptr_t, std::int64_t>>& parts,
+             std::uintptr_t stream) {
+  std::vector<Part> converted;
+  for (const auto& [in, out, count] : parts) {
+    converted.push_back({reinterpret_cast<const void*>(in), reinterpret_cast<void*>(out), count});
+  }
+  gpu(device).convert(static_cast<DType>(to), static_cast<DType>(from), converted, 1.0,
+                      reinterpret_cast<Stream>(stream));
+}
+
 // (may they use NCCL, have all of them kernels, why not)
 std::tuple<bool, bool, std::string> agree_on_cards(const std::vector<PyCard>& cards) {
   std::vector<GpuCard> converted;
@@ -94,13 +109,16 @@ std::tuple<bool, bool, std::string> agree_on_cards(const std::vector<PyCard>& ca
 void bind_gpu_direct(py::module_& module) {
   using Release = py::call_guard<py::gil_scoped_release>;
   module.def("gpu_card", &card_of, py::arg("device"), Release());
+  module.def("gpu_convert", &convert, py::arg("device"), py::arg("to"), py::arg("from_"), py::arg("parts"),
+             py::arg("stream"), Release());
   module.def("nccl_unique_id", &unique_id);
   module.def("agree_on_gpus", &agree_on_cards, py::arg("cards"));
   py::class_<DirectNccl>(module, "DirectNccl")
-      .def(py::init<const std::string&, int, int, int, std::uintptr_t, bool>(), py::arg("id"), py::arg("rank"),
-           py::arg("size"), py::arg("device"), py::arg("stream"), py::arg("kernels"), Release())
+      .def(py::init<const std::string&, int, int, int, std::uintptr_t, bool, int>(), py::arg("id"), py::arg("rank"),
+           py::arg("size"), py::arg("device"), py::arg("stream"), py::arg("kernels"), py::arg("most_ctas") = 0,
+           Release())
       .def("allreduce", &DirectNccl::allreduce, py::arg("tensors"), py::arg("op"), py::arg("prescale"),
-           py::arg("postscale"), Release())
+           py::arg("postscale"), py::arg("wire") = -1, Release())
       .def("check", &DirectNccl::check);
 }
 

@@ -112,8 +112,8 @@ void NcclCollectives::queue_allreduce(DType dtype, int op, std::span<const Segme
   }
 }
 
-Task NcclCollectives::allreduce(Reduction reduction, std::span<const Segment> segments) {
-  const NcclReduction how = nccl_reduction(reduction);
+Task NcclCollectives::allreduce(Reduction reduction, std::span<const Segment> segments, std::optional<DType> wire) {
+  const NcclReduction how = nccl_reduction(reduction, wire);
   NcclBatch batch = divide(how, reduction.dtype, communicator_.members().kernels, segments);
   const int op = operation(reduction, how);
   if (!batch.direct.empty()) batch.direct = with_scratch(reduction.dtype, reduction.op, std::move(batch.direct));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -27,7 +28,8 @@ class NcclCollectives {
 
   // Without kernels, what NCCL cannot calculate by itself (16-bit integers, scaled integers, ...) is not to be had.
   bool can_reduce(const Reduction& reduction) const;
-  Task allreduce(Reduction reduction, std::span<const Segment> segments);
+  // `wire`: as in nccl_reduction(). It takes kernels.
+  Task allreduce(Reduction reduction, std::span<const Segment> segments, std::optional<DType> wire = std::nullopt);
   Task broadcast(int root, std::size_t element_size, std::span<const Segment> segments);
   Task allgather(std::size_t element_size, const Spread& spread);
   Task reducescatter(Reduction reduction, const Spread& spread);

@@ -23,7 +23,8 @@ struct NcclMembers {
   int rank = 0;
   int size = 1;
   NcclUniqueId id{};
-  bool kernels = false;  // all ranks can convert
+  bool kernels = false;                    // all ranks can convert
+  int most_ctas = NcclConfig::kUndefined;  // multiprocessors that NCCL may take, at most
 };
 
 // What decides by which connections NCCL carries a group out: equal only for groups that take the same. Sizes count by

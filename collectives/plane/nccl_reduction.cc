@@ -42,8 +42,14 @@ bool is_exact(DType dtype, double factor) {
 
 }  // namespace
 
-NcclReduction nccl_reduction(const Reduction& reduction) {
+NcclReduction nccl_reduction(const Reduction& reduction, std::optional<DType> wire) {
   NcclReduction result{.wire = reduction.dtype, .op = plain(reduction.op)};
+  if (wire && *wire != reduction.dtype) {
+    result.wire = *wire;
+    result.converts = true;
+    result.before = reduction.prescale * reduction.postscale;
+    return result;
+  }
   const bool scaled = reduction.prescale != 1.0 || reduction.postscale != 1.0;
   if (reduction.dtype == DType::kBool) {
     result.op = on_bool(reduction.op);

@@ -1,6 +1,8 @@
 // How a reduction is put to NCCL.
 #pragma once
 
+#include <optional>
+
 #include "plane/data_plane.h"
 #include "plane/nccl_library.h"
 
@@ -17,7 +19,8 @@ struct NcclReduction {
   double after = 1.0;
 };
 
-NcclReduction nccl_reduction(const Reduction& reduction);
+// `wire`: what a sum of floats is to travel as; none: as NCCL does it best.
+NcclReduction nccl_reduction(const Reduction& reduction, std::optional<DType> wire = std::nullopt);
 
 // The dtype in which values accumulate (wire_dtype() of kernels.h), or the next wider one that NCCL has.
 DType nccl_wire(const Reduction& reduction);

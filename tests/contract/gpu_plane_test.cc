@@ -17,6 +17,7 @@
 #include "ordered_plane.h"
 #include "plane/gpu.h"
 #include "plane/gpu_agreement.h"
+#include "plane/nccl.h"
 #include "plane/point_to_point.h"
 #include "plane/staged.h"
 #include "plane_suite.h"
@@ -153,6 +154,25 @@ void check_factors() {
     wait(reached(rank.plane->end()));
     check(static_cast<float>(tensors[0].back()) == 6.0F, "average of 6");
     check(static_cast<float>(tensors[1].back()) == 12.0F, "average of 12");
+  });
+}
+
+// Tensors that travel in another dtype come back in their own, whatever their size; a third of 3 is exact in both.
+void check_wire() {
+  NcclUniqueId id{};
+  fake_nccl()->calls.GetUniqueId(&id);
+  on_ranks(3, {}, [&](Rank& rank) {
+    NcclCollectives nccl(fake_nccl(), *rank.device, rank.stream, {rank.rank, rank.size, id, true});
+    wait(nccl.connect());
+    std::vector<std::vector<float>> tensors = {{1.0F + 1.0F / 512}, std::vector<float>(300'001, 2.0F)};
+    std::vector<Segment> segments;
+    for (auto& tensor : tensors) {
+      segments.push_back({tensor.data(), tensor.data(), static_cast<std::int64_t>(tensor.size())});
+    }
+    wait(nccl.allreduce({DType::kFloat32, ReduceOp::kSum, 3.0, 1.0 / 3}, segments, DType::kBfloat16));
+    wait(reached(rank.device->record(rank.stream)));
+    check(tensors[0][0] == 3.0F, "a number that bfloat16 has not was not rounded: " + std::to_string(tensors[0][0]));
+    check(tensors[1].front() == 6.0F && tensors[1].back() == 6.0F, "sum of 2, 2 and 2");
   });
 }
 
@@ -297,6 +317,7 @@ int main() {
   check_bits_by_host(host_without_kernels, 2);
   check_suite({}, 2);
   check_suite({.lacks_kernels = "no NVRTC"}, 3);
+  check_wire();
   check_levels();
   check_ways();
   check_hierarchical_accumulation();

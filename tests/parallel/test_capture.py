@@ -8,6 +8,7 @@ from ranks import ranks
 
 import sirtaki.torch as hvd
 from sirtaki.torch import buckets, captured, direct
+from sirtaki.torch.tensors import DTYPE_NUMBERS
 
 
 class NoStream:
@@ -26,6 +27,7 @@ class Communicator:
 
     def allreduce(self, tensors: list, *how: float) -> None:
         self.calls.append(len(tensors))
+        self.dtypes = ({tensor[2] for tensor in tensors}, how[3])  # of the tensors, and on the wire
 
     def check(self) -> None:
         pass
@@ -92,4 +94,25 @@ def test_ranks_agree_on_a_captured_step(rank_count, no_cuda, monkeypatch):
 
     with pytest.raises(RuntimeError, match=r"the step reduces 'allreduce\.0.*agreed on 'allreduce\.1"):
         capture(changes_its_mind)
+    hvd.barrier()
+
+
+@ranks(2)
+def test_a_captured_step_casts_on_the_way(rank_count, no_cuda):
+    """Where NCCL's plane has kernels, it casts what travels as 16 bits; elsewhere torch does so before."""
+    layer = torch.nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    optimizer = hvd.DistributedOptimizer(optimizer, layer.named_parameters(), compression=hvd.Compression.bf16)
+
+    def step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        layer(x).square().sum().backward()
+        optimizer.step()
+
+    for casts, own in ((True, torch.float32), (False, torch.bfloat16)):
+        made, communicator = captured.CapturedStep(step, (torch.ones(2, 3),), [optimizer]), Communicator()
+        made._reduction = direct.DirectReduction(communicator, NoStream(), casts)
+        made._record(3)
+        wire = DTYPE_NUMBERS[torch.bfloat16] if casts else direct.OWN_DTYPE
+        assert communicator.dtypes == ({DTYPE_NUMBERS[own]}, wire)
     hvd.barrier()

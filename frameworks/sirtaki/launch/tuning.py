@@ -35,6 +35,12 @@ _NUMBERS = (
 _PAIRS = (
     ("stall_check", ("--stall-check", "--no-stall-check"), "STALL_CHECK_DISABLE", ("0", "1")),
     (
+        "hierarchical_allreduce",
+        ("--hierarchical-allreduce", "--no-hierarchical-allreduce"),
+        "HIERARCHICAL_ALLREDUCE",
+        ("1", "0"),
+    ),
+    (
         "mpi_threads_disable",
         ("--mpi-threads-disable", "--no-mpi-threads-disable"),
         "MPI_THREADS_DISABLE",
@@ -49,7 +55,6 @@ _MISSING = (
     ("elastic_timeout", ("--elastic-timeout",), int, "elastic jobs"),
     ("reset_limit", ("--reset-limit",), int, "elastic jobs"),
     ("cooldown_range", ("--blacklist-cooldown-range",), int, "elastic jobs"),
-    ("hierarchical_allreduce", ("--hierarchical-allreduce",), None, "hierarchical allreduce"),
     ("hierarchical_allgather", ("--hierarchical-allgather",), None, "hierarchical allgather"),
     ("torus_allreduce", ("--torus-allreduce",), None, "torus allreduce"),
     ("autotune", ("--autotune",), None, "autotuning"),

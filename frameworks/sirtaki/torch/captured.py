@@ -70,7 +70,7 @@ class CapturedStep:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(warmup - 1):
-                with direct.observing() as self._calls:
+                with direct.observing(self._reduction) as self._calls:
                     self._step(*self._inputs)
             _agree("\n".join(self._calls), "reduces other gradients, or in another order, than rank 0")
             self._run()  # makes NCCL's connections and our buffers, which a graph must not

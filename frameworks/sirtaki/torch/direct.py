@@ -17,32 +17,44 @@ from sirtaki.native import core
 from sirtaki.torch.tensors import Descriptor
 
 BUCKET_BYTES = 25 << 20  # from here on gradients are sent while backward goes on
+MOST_CTAS = 0  # multiprocessors that NCCL may take from backward; 0: as many as it likes
+OWN_DTYPE = -1
 
 
 class DirectReduction:
     """Takes what reducers send instead of the engine while it is `in_use`. Each bucket is one NCCL group."""
 
-    def __init__(self, communicator: Any, stream: torch.cuda.Stream) -> None:
+    def __init__(self, communicator: Any, stream: torch.cuda.Stream, casts: bool = False) -> None:
+        self.casts = casts
         self._communicator = communicator
         self._stream = stream
         self._bucket: list[Descriptor] = []
-        self._how: tuple[int, float, float] = (0, 1.0, 1.0)
+        self._how: tuple[int, float, float, int] = (0, 1.0, 1.0, OWN_DTYPE)
         self._bytes = 0
         self._joined = True
         self._agreed: list[str] = []
         self.calls: list[str] = []
 
-    def send(self, name: str, tensors: Sequence[Descriptor], nbytes: int, how: tuple[int, float, float]) -> Ticket:
-        """Reduces the tensors in place. how: op, prescale, postscale."""
-        call = call_text(name, tensors, how)
+    def send(
+        self,
+        name: str,
+        tensors: Sequence[Descriptor],
+        nbytes: int,
+        how: tuple[int, float, float],
+        wire: int = OWN_DTYPE,
+    ) -> Ticket:
+        """Reduces the tensors, nbytes in all, in place. how: op, prescale, postscale. wire: the number of the dtype in
+        which they travel.
+        """
+        call = call_text(name, tensors, how, wire)
         number = len(self.calls)
         if number >= len(self._agreed) or self._agreed[number] != call:
             due = self._agreed[number] if number < len(self._agreed) else "the end of the step"
             raise RuntimeError(f"the step reduces '{call}' where the ranks have agreed on '{due}'")
         self.calls.append(call)
-        if how != self._how:
+        if (*how, wire) != self._how:
             self.flush()
-        self._how = how
+        self._how = (*how, wire)
         self._bucket += tensors
         self._bytes += nbytes
         if self._bytes >= BUCKET_BYTES:
@@ -73,14 +85,15 @@ class DirectReduction:
         """Within it the gradients of every optimizer go this way. agreed: what all ranks will call, in this order;
         RuntimeError for anything else.
         """
-        global active
+        global active, casts
         active, self._agreed, self.calls = self, agreed, []
+        casts = self.casts
         core.divert_gradients(True)
         try:
             yield
         finally:
             core.divert_gradients(False)
-            active = None
+            active, casts = None, False
 
 
 class Ticket:
@@ -97,25 +110,28 @@ class Ticket:
 
 
 active: DirectReduction | None = None
+casts = False  # are tensors that travel in another dtype cast where NCCL is called?
 observed: list[str] | None = None  # if a list, what reducers send by the engine is written down there
 
 
 @contextlib.contextmanager
-def observing() -> Iterator[list[str]]:
-    """Gives a list of what reducers send within it."""
-    global observed
+def observing(by: DirectReduction | None) -> Iterator[list[str]]:
+    """Gives a list of what reducers send within it, as they will send it by `by`."""
+    global observed, casts
     observed = calls = []
+    casts = by is not None and by.casts
     core.divert_gradients(True)
     try:
         yield calls
     finally:
         core.divert_gradients(False)
-        observed = None
+        observed, casts = None, False
 
 
-def call_text(name: str, tensors: Sequence[Descriptor], how: tuple[int, float, float]) -> str:
+def call_text(name: str, tensors: Sequence[Descriptor], how: tuple[int, float, float], wire: int = OWN_DTYPE) -> str:
     """What must be equal on all ranks."""
-    return f"{name} {[(dtype, shape) for _, _, dtype, shape, _ in tensors]} {how}"
+    travels = "" if wire == OWN_DTYPE else f" as {wire}"
+    return f"{name} {[(dtype, shape) for _, _, dtype, shape, _ in tensors]} {how}{travels}"
 
 
 def connect(device: int) -> DirectReduction:
@@ -127,5 +143,5 @@ def connect(device: int) -> DirectReduction:
     own = core.nccl_unique_id() if core.rank() == 0 else None
     identity = exchange.broadcast_bytes(own, 0, "capture.id")
     stream = torch.cuda.Stream(device, priority=-1)
-    communicator = core.DirectNccl(identity, core.rank(), core.size(), device, stream.cuda_stream, kernels)
-    return DirectReduction(communicator, stream)
+    communicator = core.DirectNccl(identity, core.rank(), core.size(), device, stream.cuda_stream, kernels, MOST_CTAS)
+    return DirectReduction(communicator, stream, casts=kernels)

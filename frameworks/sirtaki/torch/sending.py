@@ -11,8 +11,9 @@ import torch
 
 from sirtaki.native import core
 from sirtaki.torch import direct
-from sirtaki.torch.compression import Compressor
+from sirtaki.torch.compression import CastCompressor, Compressor, NoneCompressor
 from sirtaki.torch.streams import stream_of
+from sirtaki.torch.tensors import DTYPE_NUMBERS, Descriptor
 from sirtaki.torch.units import Slot, Unit, is_expanded, zeros_of
 from sirtaki.torch.wire import AnyWire, FlatWire, InPlace, Wire
 
@@ -25,9 +26,14 @@ def send(unit: Unit, how: tuple[int, float, float], group: int, compression: typ
     how: op, prescale, postscale. If the gradients lie so that they can be sent as they are, the unit is prepared to
     send them by itself from now on.
     """
-    unit.wires = wires_of(unit, compression)
-    unit.work = _submit(unit, how, group)
     unit.prepared = None
+    cast = _cast_on_the_way(unit, compression) if direct.casts else None
+    if cast is not None and direct.active is not None:
+        unit.wires = [cast[0]]
+        unit.work = _submit_direct(unit, how, group, cast[1])
+        return
+    unit.wires = wires_of(unit, compression)
+    unit.work = _submit(unit, how, group, cast)
     if direct.active is None:
         _prepare(unit, how, group)
 
@@ -47,6 +53,20 @@ def wires_of(unit: Unit, compression: type[Compressor]) -> list[AnyWire]:
     return [Wire(grad, compression) for grad in grads]
 
 
+def _cast_on_the_way(unit: Unit, compression: type[Compressor]) -> tuple[InPlace, int] | None:
+    """For a step that is captured: the gradients where they lie, and the number of the dtype in which they will travel.
+
+    None if one of them has to be copied or is not cast.
+    """
+    if not (isinstance(compression, type) and issubclass(compression, CastCompressor)):
+        return None
+    grads = [_grad_to_send(slot) for slot in unit.slots]
+    if any(not grad.dtype.is_floating_point or grad.dtype == compression.wire for grad in grads):
+        return None
+    lie = InPlace.of(grads, NoneCompressor)
+    return None if lie is None else (lie, DTYPE_NUMBERS[compression.wire])
+
+
 def _grad_to_send(slot: Slot) -> torch.Tensor:
     """The parameter's gradient, dense and of memory of its own; zeros where this rank has none."""
     grad = slot.parameter.grad if slot.fired or slot.parameter.requires_grad else None
@@ -57,19 +77,31 @@ def _grad_to_send(slot: Slot) -> torch.Tensor:
     return grad
 
 
-def _submit(unit: Unit, how: tuple[int, float, float], group: int) -> Any:
-    wires = unit.wires
-    name = unit.name if not unit.times else f"{unit.name}.pass{unit.times + 1}"
-    descriptors = wires[0].descriptors
-    if len(wires) > 1:
-        descriptors = [descriptor for wire in wires for descriptor in wire.descriptors]
+def _name_of(unit: Unit) -> str:
+    return unit.name if not unit.times else f"{unit.name}.pass{unit.times + 1}"
+
+
+def _descriptors_of(wires: Sequence[AnyWire]) -> list[Descriptor]:
+    if len(wires) == 1:
+        return wires[0].descriptors
+    return [descriptor for wire in wires for descriptor in wire.descriptors]
+
+
+def _submit_direct(unit: Unit, how: tuple[int, float, float], group: int, wire: int = direct.OWN_DTYPE) -> Any:
+    if group != 0:
+        raise RuntimeError("a step can be captured only if its gradients are reduced over all ranks")
+    nbytes = sum(tensor.nbytes for sent in unit.wires for tensor in sent.tensors)
+    return direct.active.send(_name_of(unit), _descriptors_of(unit.wires), nbytes, how, wire)
+
+
+def _submit(unit: Unit, how: tuple[int, float, float], group: int, cast: tuple[InPlace, int] | None) -> Any:
+    """cast: how the same gradients travel in a step that is captured, if not as they do here."""
     if direct.active is not None:
-        if group != 0:
-            raise RuntimeError("a step can be captured only if its gradients are reduced over all ranks")
-        nbytes = sum(tensor.nbytes for wire in wires for tensor in wire.tensors)
-        return direct.active.send(name, descriptors, nbytes, how)
+        return _submit_direct(unit, how, group)
+    wires, name, descriptors = unit.wires, _name_of(unit), _descriptors_of(unit.wires)
     if direct.observed is not None:
-        direct.observed.append(direct.call_text(name, descriptors, how))
+        seen, wire = (cast[0].descriptors, cast[1]) if cast is not None else (descriptors, direct.OWN_DTYPE)
+        direct.observed.append(direct.call_text(name, seen, how, wire))
     stream = stream_of(descriptors) or 0
     # By position, which takes half the time of names: root, splits, process set, site, awaited, keep, stream.
     return core.submit(_ALLREDUCE, name, descriptors, *how, -1, (), group, unit.step.site, False, wires, stream)

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 
 import torch
 
+from sirtaki.native import core
 from sirtaki.torch.compression import CastCompressor, Compressor, NoneCompressor
+from sirtaki.torch.streams import current_stream
 from sirtaki.torch.tensors import DTYPE_NUMBERS, Descriptor, device_number
 
 _CHANNELS_LAST = {4: (torch.channels_last, (0, 2, 3, 1)), 5: (torch.channels_last_3d, (0, 2, 3, 4, 1))}
@@ -133,7 +135,7 @@ def _is_dense(grad: torch.Tensor) -> bool:
 class FlatWire:
     """Several gradients on their way as one tensor of another dtype: one launch casts all, one brings them back."""
 
-    __slots__ = ("_grads", "_views", "descriptors", "tensors")
+    __slots__ = ("_grads", "_number", "_parts", "_views", "descriptors", "tensors")
 
     @staticmethod
     def of(grads: Sequence[torch.Tensor], compression: type[Compressor]) -> FlatWire | None:
@@ -147,21 +149,54 @@ class FlatWire:
         self._grads = [grad.detach() for grad in grads]
         flat = torch.empty(sum(g.numel() for g in grads), dtype=compression.wire, device=grads[0].device)
         self.tensors = [flat]
-        starts = itertools.accumulate((grad.numel() for grad in grads), initial=0)
-        self._views = [flat.as_strided(g.shape, g.stride(), start) for g, start in zip(grads, starts, strict=False)]
-        torch._foreach_copy_(self._views, self._grads)
-        address, number = flat.data_ptr(), DTYPE_NUMBERS[compression.wire]
+        self._views: list[torch.Tensor] = []
+        self._parts: list[tuple[int, int, int]] = []  # where kernels of ours cast: gradient, place in flat, elements
+        address, self._number = flat.data_ptr(), DTYPE_NUMBERS[compression.wire]
+        if has_kernels(flat) and len({grad.dtype for grad in grads}) == 1:
+            place = address
+            for grad in grads:
+                self._parts.append((grad.data_ptr(), place, grad.numel()))
+                place += grad.numel() * flat.itemsize
+        else:
+            starts = itertools.accumulate((grad.numel() for grad in grads), initial=0)
+            self._views = [flat.as_strided(g.shape, g.stride(), start) for g, start in zip(grads, starts, strict=False)]
+        self._cast(to_wire=True)
         # Ranks whose gradients lie in other orders would add up what does not belong together. The second tensor has no
         # elements, but a shape that tells such ranks apart.
         layout = zlib.crc32(repr([(grad.shape, grad.stride()) for grad in grads]).encode())
         shapes = ((flat.numel(),), (0, layout))
         self.descriptors: list[Descriptor] = [
-            (address, address, number, shape, device_number(flat)) for shape in shapes
+            (address, address, self._number, shape, device_number(flat)) for shape in shapes
         ]
+
+    def _cast(self, to_wire: bool) -> None:
+        if not self._parts:
+            pair = (self._views, self._grads) if to_wire else (self._grads, self._views)
+            torch._foreach_copy_(*pair)
+            return
+        device, own = self._grads[0].get_device(), DTYPE_NUMBERS[self._grads[0].dtype]
+        stream = current_stream(device)
+        if to_wire:
+            core.gpu_convert(device, self._number, own, self._parts, stream)
+        else:
+            core.gpu_convert(device, own, self._number, [(out, in_, n) for in_, out, n in self._parts], stream)
 
     def put_back(self) -> None:
         """Writes the reduced values into the gradients."""
-        torch._foreach_copy_(self._grads, self._views)
+        self._cast(to_wire=False)
+
+
+_kernels: dict[int, bool] = {}  # by GPU
+
+
+def has_kernels(tensor: torch.Tensor) -> bool:
+    """Whether kernels of ours can cast this tensor."""
+    if not tensor.is_cuda:
+        return False
+    device = tensor.get_device()
+    if device not in _kernels:
+        _kernels[device] = not core.gpu_card(device)[3]
+    return _kernels[device]
 
 
 AnyWire = Wire | InPlace | FlatWire
