@@ -12,7 +12,19 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from sirtaki import mpi_library
-from sirtaki.launch import addresses, dry_run, front, hosts, options, private_directory, remote, slurm, spec, threads
+from sirtaki.launch import (
+    addresses,
+    dry_run,
+    front,
+    hosts,
+    options,
+    private_directory,
+    remote,
+    slurm,
+    spec,
+    status,
+    threads,
+)
 from sirtaki.launch.job import Job, Limits
 from sirtaki.launch.screen import Screen
 
@@ -22,7 +34,12 @@ _CONNECT_SECONDS = 10  # for ssh to one host, unless all must have started soone
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code; exits with code 2 itself when the command line is wrong."""
-    chosen = options.parse(sys.argv[1:] if argv is None else argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words[:1] == ["status"]:
+        from sirtaki.launch import status_command
+
+        return status_command.main(words[1:])
+    chosen = options.parse(words)
     if chosen.version:
         from sirtaki.version import __version__
 
@@ -54,9 +71,10 @@ def _launch(chosen: Namespace, ranks: int) -> int:
     limits = Limits(start=options.start_timeout(chosen), grace=job_spec.grace, lost_after=job_spec.lost_after)
     with ExitStack() as stack:
         request = _request(chosen, ranks, where, front.for_mpiexec(front.without_identity(os.environ)))
+        own = stack.enter_context(private_directory.make())
         directory = ""
         if local or (where and kind != "srun" and not remote.is_left_to_mpiexec(chosen.mpi_args)):
-            directory = stack.enter_context(private_directory.make())
+            directory = own
             request.remote = None if local else _remote(chosen, where, directory, limits)
         listeners = _prepare(request, job_spec, directory)
         for listener in listeners:
@@ -68,7 +86,17 @@ def _launch(chosen: Namespace, ranks: int) -> int:
         if chosen.verbose:
             screen.note(shlex.join(command))
         arrivals = remote.Arrivals(request.remote) if request.remote is not None else None
-        job = Job(ranks, listeners, job_spec.token, screen, limits=limits, verbose=chosen.verbose, arrivals=arrivals)
+        job = Job(
+            ranks,
+            listeners,
+            job_spec.token,
+            screen,
+            limits=limits,
+            verbose=chosen.verbose,
+            arrivals=arrivals,
+            title=status.title(chosen.command, ranks),
+        )
+        job.status.serve(stack.enter_context(status.listen(own)))
         return job.run(command, request.environ)
 
 

@@ -18,6 +18,7 @@ from sirtaki.launch.failure import Failure
 from sirtaki.launch.mpiexec import Mpiexec
 from sirtaki.launch.remote import Arrivals
 from sirtaki.launch.screen import Screen
+from sirtaki.launch.status import Status
 from sirtaki.launch.workers import Worker, Workers
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -45,7 +46,7 @@ class Limits:
 
 class Job:
     """listeners: sockets that workers connect to. token: what those that come by TCP must hold. arrivals: which other
-    hosts are reached, None when that is not known.
+    hosts are reached, None when that is not known. title: what the job is, in a line.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Job:
         limits: Limits,
         verbose: bool,
         arrivals: Arrivals | None = None,
+        title: str = "a job",
     ) -> None:
         self._ranks = ranks
         self._screen = screen
@@ -78,7 +80,9 @@ class Job:
             lost_after=limits.lost_after,
             on_joined=self._on_joined,
             on_cause=self._on_cause,
+            on_picture=lambda worker, text: self.status.on_answer(worker, text),
         )
+        self.status = Status(self._selector, self._workers, title, ranks)
         self._arrivals = arrivals
         self._failure: Failure | None = None
         self._signal = 0  # that this process was told to end by
@@ -116,7 +120,7 @@ class Job:
         receive, self._wake = socket.socketpair()
         receive.setblocking(False)
         self._wake.setblocking(False)
-        for number in (*_ENDING, signal.SIGCHLD):
+        for number in (*_ENDING, signal.SIGCHLD, signal.SIGUSR1):
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup stays in force
                 signal.signal(number, lambda number, frame: None)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
@@ -129,7 +133,8 @@ class Job:
         self._watch_output()
         starting = (self._start_by, self._join_by, self._unreached_at)
         ending = (self._end_at, self._kill_at, self._give_up_at, self._abandoned_at, self._tidy_at)
-        self._select(min(*starting, *ending, self._mpiexec.show_at))
+        self._select(min(*starting, *ending, self._mpiexec.show_at, self.status.due()))
+        self.status.look()
         if self._screen.broken() and not self._end_signal:
             self._signal = signal.SIGPIPE
             self._end(signal.SIGTERM)
@@ -211,6 +216,8 @@ class Job:
             for number in wake.recv(1024):
                 if number in _ENDING:
                     self._on_end_request(number)
+                elif number == signal.SIGUSR1:
+                    self.status.ask(lambda text: self._screen.note_raw(f"sirtakirun: {text}".encode(errors="replace")))
 
     def _on_end_request(self, number: int) -> None:
         if self._signal:  # asked twice: now
@@ -228,6 +235,7 @@ class Job:
     def _on_exit(self, worker: Worker, message: dict[str, Any]) -> None:
         """ended: the program was told to end before it did, so its code is a consequence, not a cause."""
         code = message["code"]
+        self.status.on_end(worker.rank, code)
         first = self._failure
         if first is not None and first.rank == worker.rank and first.code is None and not message["ended"]:
             first.code = code
@@ -238,6 +246,7 @@ class Job:
 
     def _on_loss(self, worker: Worker) -> None:
         self._screen.finish(worker.rank)
+        self.status.on_end(worker.rank, None)
         if not worker.reported:
             self._fail(failure.of_loss(worker.rank, worker.host, worker.lost))
 

@@ -49,6 +49,25 @@ def descendants(root: int) -> list[int]:
     return [pid for pid in found if pid not in dead]
 
 
+_STATES = {
+    "R": "is running",
+    "S": "is sleeping",
+    "D": "waits in the kernel, for a file system or a device",
+    "T": "is stopped",
+    "t": "is stopped by a debugger",
+}
+
+
+def state(process: int) -> str:
+    """What it does now, in words."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            letter = file.read().rpartition(b")")[2].split()[0].decode()
+    except OSError:
+        letter = ""
+    return _STATES.get(letter, "is gone")
+
+
 def send(pids: list[int], number: int) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):

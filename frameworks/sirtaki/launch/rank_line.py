@@ -49,6 +49,10 @@ class RankLine:
         """Whether a process of the rank has called init and is there."""
         return self._process != 0
 
+    def process(self) -> int:
+        """That process, 0 if there is none."""
+        return self._process
+
     def was_lost(self) -> bool:
         """Whether the last process of the rank that called init went, or would go now, without leaving in order."""
         return self._lost or self.joined()

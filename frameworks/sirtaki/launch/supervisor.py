@@ -21,6 +21,7 @@ _PATIENCE_WITH_ABORT = 0.2
 # A program that fails keeps its place for so long, or mpiexec would end the other ranks before they know the cause.
 _LINGERS = 4.0
 _WAITS_FOR_END = 0.5  # seconds, when the rank's process is gone, for the program to end too and say more
+_ANSWERS = 3.0  # seconds that the rank has to say how it stands
 _LOOK_AGAIN = 0.05  # seconds, only between the end of a program and the end of processes that it left running
 _NEVER = float("inf")
 
@@ -51,6 +52,8 @@ class Supervisor:
         self._give_up_at = _NEVER
         self._leave_at = _NEVER
         self._missed_at = _NEVER
+        self._answer_by = _NEVER
+        self._left = False  # the job, in order
         self._line = rank_line.RankLine(self._selector, self._on_rank, self._on_rank_lost)
 
     def run(self) -> int:
@@ -99,7 +102,7 @@ class Supervisor:
     # ---- waiting --------------------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        deadline = min(self._ask_at, self._kill_at, self._leave_at, self._missed_at)
+        deadline = min(self._ask_at, self._kill_at, self._leave_at, self._missed_at, self._answer_by)
         if self._exit_code is not None and not self._clean:
             deadline = min(deadline, time.monotonic() + _LOOK_AGAIN)
         timeout = None if deadline == _NEVER else max(0.0, deadline - time.monotonic())
@@ -114,6 +117,9 @@ class Supervisor:
             self._kill()
         if now >= self._leave_at:
             self._leave_at = _NEVER
+        if now >= self._answer_by:
+            self._answer_by = _NEVER
+            self._tell_state("does not answer")
         if now >= self._missed_at:
             self._missed_at = _NEVER
             self._on_missed()
@@ -151,6 +157,8 @@ class Supervisor:
         for kind, payload in self._incoming.feed(data):
             if kind == channel.END:
                 self._on_end(payload[0])
+            elif kind == channel.ASK:
+                self._on_ask()
             elif kind == channel.FAIL:
                 self._line.fail(json.loads(payload))
 
@@ -202,10 +210,30 @@ class Supervisor:
 
     def _on_rank(self, kind: bytes, content: bytes) -> None:
         if kind == rank_line.JOINS:
+            self._left = False
             self._send(channel.JOINED, content)
         elif kind == rank_line.CAUSE:
             self._write_trace(json.loads(content)["trace"])
             self._send(channel.CAUSE, content)
+        elif kind == rank_line.PICTURE:
+            self._answer_by = _NEVER
+            self._send(channel.PICTURE, content)
+        elif kind == rank_line.LEAVES:
+            self._left = True
+
+    def _on_ask(self) -> None:
+        if self._line.joined() and self._line.ask():
+            self._answer_by = time.monotonic() + _ANSWERS
+        elif self._exit_code is not None:
+            self._tell_state("has ended")
+        else:
+            self._tell_state("has left the job" if self._left else "has not called init()")
+
+    def _tell_state(self, words: str) -> None:
+        """How the rank stands, as far as that can be seen from here."""
+        process = self._line.process() or self._child
+        where = f"rank {self._rank} on host {channel.own_host_name()}, process {process}"
+        self._send(channel.PICTURE, f"{where}: {words}; it {processes.state(process)}".encode(errors="replace"))
 
     def _write_trace(self, trace: str) -> None:
         """The launcher shows it last; the rank's file has it where the rank would have written it."""

@@ -39,7 +39,8 @@ class Workers:
 
     listeners: sockets that workers connect to; those that come by TCP must hold the token.
     on_output(rank, OUT or ERR, bytes), on_arrival(worker), on_exit(worker, message), on_loss(worker), on_host(message),
-    on_joined(worker, limit), on_cause(worker, message): what is called; on_host says whether the connection is kept.
+    on_joined(worker, limit), on_cause(worker, message), on_picture(worker, text): what is called; on_host says
+    whether the connection is kept.
     lost_after: seconds without a sign of life.
     """
 
@@ -55,6 +56,7 @@ class Workers:
         on_loss: Callable[[Worker], None],
         on_joined: Callable[[Worker, float], None] = lambda worker, limit: None,
         on_cause: Callable[[Worker, dict[str, Any]], None] = lambda worker, message: None,
+        on_picture: Callable[[Worker, str], None] = lambda worker, text: None,
         on_host: Callable[[dict[str, Any]], bool] = lambda message: False,
         ranks: int = 1,
         lost_after: float = 0,
@@ -71,6 +73,7 @@ class Workers:
         self._lost_after = lost_after
         self._on_joined = on_joined
         self._on_cause = on_cause
+        self._on_picture = on_picture
         self._connected: dict[socket.socket, Worker] = {}
         for listener in listeners:
             listener.setblocking(False)
@@ -95,6 +98,15 @@ class Workers:
         for worker in self._of_ranks():
             with contextlib.suppress(OSError):
                 worker.connection.send(message)
+
+    def ask_all(self) -> set[int]:
+        """Asks the ranks how they stand; returns those that were."""
+        asked = set()
+        for worker in self._of_ranks():
+            with contextlib.suppress(OSError):
+                worker.connection.send(channel.frame(channel.ASK))
+                asked.add(worker.rank)
+        return asked
 
     def host_of(self, rank: int) -> str:
         """Where it runs, as its worker has said; "?" if that has not come or is gone."""
@@ -175,6 +187,8 @@ class Workers:
             self._on_arrival(worker)
         elif kind == channel.JOINED:
             self._on_joined(worker, float(json.loads(payload)["limit"]))
+        elif kind == channel.PICTURE:
+            self._on_picture(worker, payload.decode(errors="replace"))
         elif kind == channel.CAUSE:
             self._on_cause(worker, json.loads(payload))
         elif kind == channel.EXIT:

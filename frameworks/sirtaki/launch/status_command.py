@@ -1,0 +1,96 @@
+"""`sirtakirun status [job]`: finds the jobs that this user's launchers run on this host, and asks one how it stands."""
+
+import argparse
+import os
+import socket
+import stat
+import sys
+from collections.abc import Sequence
+
+from sirtaki.launch.status import DIRECTORY, PATIENCE, SOCKET, user_of_peer
+
+_TABLE = "/proc/net/unix"
+_CONNECT_SECONDS = 2.0
+
+
+def main(words: Sequence[str]) -> int:
+    """Returns 0 when it has printed how a job stands, 1 when there is none, or none can be chosen."""
+    parser = argparse.ArgumentParser(
+        prog="sirtakirun status",
+        description="Tells how a running job stands: for each rank the last collective that finished, what is pending "
+        "and for how long, and the Python stack. kill -USR1 of the launcher, or of a rank, makes it print the same.",
+    )
+    parser.add_argument("job", nargs="?", type=int, help="process id of its sirtakirun; not needed if there is but one")
+    wanted = parser.parse_args(words).job
+    jobs = {}
+    for path in socket_paths():
+        try:
+            jobs.update([_connect(path)])
+        except OSError:
+            continue  # it has just ended
+    if wanted is None and len(jobs) == 1:
+        wanted = next(iter(jobs))
+    text = _ask(jobs[wanted], b"!") if wanted in jobs else ""
+    if text:
+        print(text, end="")
+        return 0
+    _explain(wanted, {job: _ask(connection, b"?") for job, connection in jobs.items() if job != wanted})
+    return 1
+
+
+def socket_paths() -> list[str]:
+    """Of the launchers of this user on this host, whatever TMPDIR they were started with."""
+    with open(_TABLE, encoding="utf-8", errors="surrogateescape") as file:
+        names = {line.split(maxsplit=7)[7].rstrip("\n") for line in file if f"/{DIRECTORY}" in line}
+    return sorted(name for name in names if name.endswith(f"/{SOCKET}") and _is_private(os.path.dirname(name)))
+
+
+def _is_private(directory: str) -> bool:
+    """Nobody else can have put something into it."""
+    try:
+        found = os.lstat(directory)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == 0o700
+
+
+def _connect(path: str) -> tuple[int, socket.socket]:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(_CONNECT_SECONDS)
+    try:
+        connection.connect(path)
+        process, user = user_of_peer(connection)
+        if user != os.geteuid():
+            raise PermissionError(f"{path} is served by another user")
+    except OSError:
+        connection.close()
+        raise
+    return process, connection
+
+
+def _ask(connection: socket.socket, word: bytes) -> str:
+    """What a launcher says; "" if nothing comes."""
+    text = b""
+    with connection:
+        try:
+            connection.settimeout(_CONNECT_SECONDS + PATIENCE + 2)
+            connection.sendall(word)
+            while piece := connection.recv(1 << 16):
+                text += piece
+        except OSError:
+            return ""
+    return text.decode(errors="replace")
+
+
+def _explain(wanted: int | None, others: dict[int, str]) -> None:
+    def say(line: str) -> None:
+        print(f"sirtakirun: {line}", file=sys.stderr)
+
+    if wanted is not None:
+        say(f"process {wanted} is no sirtakirun of yours on this host, or does not answer")
+    if not others:
+        say("you have no running job on this host; ask on the host where sirtakirun runs")
+        return
+    say("your jobs on this host; choose one by its number, as in: sirtakirun status " + str(min(others)))
+    for _, title in sorted(others.items()):
+        say(title or "a job that does not answer")

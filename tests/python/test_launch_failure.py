@@ -1,0 +1,189 @@
+"""However a rank fails: its cause is printed last and once, the others learn of it as an exception and say how they end
+in one line each, and its exit code is the job's.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from launching import Running, run, running
+
+from sirtaki.launch import status_command
+
+START = """import os, signal, sys, time, sirtaki as hvd
+from sirtaki.native import core
+def meet(name):
+    core.submit(core.VERBS["barrier"], name, [], site=f"program.py:{sys._getframe(1).f_lineno}").wait()
+hvd.init()
+rank = hvd.rank()
+meet("first")
+"""
+QUICK = {"SIRTAKI_STALL_CHECK_TIME_SECONDS": "1", "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS": "2"}
+
+
+def written(path: Path, body: str, start: str = START) -> list[str]:
+    script = path / "program.py"
+    script.write_text(start + body)
+    return [sys.executable, str(script)]
+
+
+def test_the_first_cause_is_last(tmp_path: Path) -> None:
+    """C45: in the last ten lines rank, host and traceback; a line for each consequence; the rank's own file has it."""
+    body = """
+def backward():
+    raise ValueError("boom")
+if rank == 3:
+    backward()
+meet("second")
+"""
+    done = run("-np", "4", "--output-filename", str(tmp_path / "out"), *written(tmp_path, body))
+    assert done.returncode == 1
+    lines = done.stderr.decode().splitlines()
+    end = "\n".join(lines[-10:])
+    assert "[3] Traceback (most recent call last):" in end and "[3] ValueError: boom" in end
+    assert "in backward" in end
+    assert (
+        lines[-1].startswith("sirtakirun: rank 3 on host ")
+        and "failed first: ValueError: boom (program.py:" in lines[-1]
+    )
+    assert sum("failed first" in line for line in lines) == 1
+    for rank in range(3):
+        (line,) = [line for line in lines if line.startswith(f"[{rank}] ")]
+        assert "ended in program.py:" in line and "because rank 3 on host " in line and "ValueError: boom" in line
+    assert "ValueError: boom" in (tmp_path / "out" / "rank.3" / "stderr").read_text()
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "words"),
+    [
+        ("os._exit(3)", 3, "exit code 3"),
+        ("os._exit(0)", 1, "left early: exit code 0 without shutdown()"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "killed by signal 9, SIGKILL"),
+        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
+    ],
+)
+def test_a_death_is_an_exception_on_the_other_ranks(how: str, code: int, words: str, tmp_path: Path) -> None:
+    """C15: rank 1 waits in a collective, rank 2 computes on; the job is gone soon, with the first rank's exit code."""
+    body = f"""
+if rank == 0:
+    time.sleep(0.3)  # the others are there by then
+    {how}
+if rank == 2:
+    while True: pass
+try:
+    meet("second")
+except hvd.SirtakiInternalError as error:
+    print("caught", error)
+    raise
+"""
+    with running(tmp_path, "-np", "3", *written(tmp_path, body)) as job:
+        output, error = job.process.communicate(timeout=30)
+        assert job.process.returncode == code, error
+        assert b"[1] caught rank 0 on host " in output and words.encode() in output
+        last = error.decode().splitlines()[-1]
+        assert last.startswith("sirtakirun: rank 0 on host ") and f"failed first: {words}" in last
+        job.assert_nothing_left()
+
+
+def test_a_process_that_goes_while_its_program_lives(tmp_path: Path) -> None:
+    """A script around the rank's process hides its exit code, not its death."""
+    program = written(tmp_path, "if rank == 1: os._exit(0)\nmeet('second')\n")
+    done = run("-np", "2", "sh", "-c", '"$@"; sleep 60', "sh", *program)
+    last = done.stderr.decode().splitlines()[-1]
+    assert done.returncode == 1 and "rank 1 on host" in last and "is gone without shutdown()" in last
+
+
+def test_a_stall_names_who_is_missing(tmp_path: Path) -> None:
+    """C16: the whole report once, at the end; C12: and who has left, if that is why."""
+    done = run("-np", "3", *written(tmp_path, "if rank == 1: time.sleep(50)\nmeet('lonely')\n"), **QUICK)
+    text = done.stderr.decode()
+    assert done.returncode == 1 and text.count("waits for 'lonely' from program.py:") == 2
+    assert "rank 1 on host" in text.splitlines()[-1] and "missing first: " in text.splitlines()[-1]
+    assert "time.sleep(50)" in text
+    done = run("-np", "2", *written(tmp_path, "if rank == 1: sys.exit(0)\nmeet('lonely')\n"), **QUICK)
+    assert done.returncode == 1 and b"rank 1 left early" in done.stderr.splitlines()[-1]
+
+
+def test_a_rank_that_does_not_call_init(tmp_path: Path) -> None:
+    """C63."""
+    start = START.replace("hvd.init()", "if os.environ['PMI_RANK'] == '1': time.sleep(60)\nhvd.init()")
+    done = run("-np", "2", *written(tmp_path, "", start), SIRTAKI_START_TIMEOUT="2")
+    assert done.returncode == 1
+    assert b"1 of 2 ranks arrived within 2 s (SIRTAKI_START_TIMEOUT), missing: rank 1" in done.stderr.splitlines()[-1]
+
+
+STANDS = """
+open(sys.argv[1] + '/' + str(rank), 'w').close()
+if rank == 1:
+    import ctypes
+    ctypes.PyDLL(None).sleep(60)  # holds the interpreter's lock
+if rank == 2:
+    def compute():
+        while True: pass
+    compute()
+meet("second")
+"""
+
+
+def _ready(job: Running, here: Path) -> None:
+    job.wait_for(here, 3)
+    time.sleep(0.3)
+
+
+def _expect_picture(text: str) -> None:
+    """C76: for each rank what finished last, what is pending since when, and where it is."""
+    assert text.count("collectives finished: 1, the last barrier 'first'") == 3, text
+    assert "barrier 'second' from program.py:" in text and ": waits for other ranks" in text, text
+    assert "'second' lacks ranks 1, 2 for" in text, text
+    assert "native code holds the interpreter's lock" in text and "in compute" in text, text
+    assert text.index("rank 0 on host") < text.index("rank 1 on host") < text.index("rank 2 on host")
+
+
+def test_how_a_job_stands(tmp_path: Path) -> None:
+    """The same from `sirtakirun status`, from SIGUSR1 to the launcher and to a rank; nothing of it ends the job."""
+    here = tmp_path / "here"
+    here.mkdir()
+    with running(tmp_path, "-np", "3", *written(tmp_path, STANDS), str(here)) as job:
+        _ready(job, here)
+        command = [sys.executable, "-m", "sirtaki.launch", "status", str(job.process.pid)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(f"job {job.process.pid}: 3 ranks of ")
+        _expect_picture(done.stdout)
+        job.process.send_signal(signal.SIGUSR1)
+        (rank0,) = [p for p in job.processes() if "program.py" in " ".join(_words(p)) and _rank(p) == "0"]
+        os.kill(rank0, signal.SIGUSR1)
+        time.sleep(5)
+        assert job.process.poll() is None
+        job.process.send_signal(signal.SIGTERM)
+        error = job.process.communicate(timeout=30)[1].decode()
+        by_launcher, _, by_rank = error.partition("[0] sirtaki: how the job stands")
+        _expect_picture(by_launcher)
+        _expect_picture(by_rank)
+
+
+def _words(process: int) -> list[str]:
+    words = psutil.Process(process).cmdline()
+    return words if len(words) == 3 else []
+
+
+def _rank(process: int) -> str:
+    return psutil.Process(process).environ()["PMI_RANK"]
+
+
+def test_jobs_of_others_and_of_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    """A directory that others can enter is not looked at; without a job there is a hint."""
+    monkeypatch.setattr(status_command, "_TABLE", str(tmp_path / "unix"))
+    (tmp_path / "sirtaki-x").mkdir(mode=0o755)
+    row = f"0: 00000002 00000000 00010000 0001 01 77 {tmp_path}/sirtaki-x/status\n"
+    (tmp_path / "unix").write_text("Num RefCount Protocol Flags Type St Inode Path\n" + row)
+    assert status_command.socket_paths() == []
+    assert status_command.main([]) == 1
+    assert "you have no running job on this host" in capsys.readouterr().err
+    (tmp_path / "sirtaki-x").chmod(0o700)
+    assert status_command.socket_paths() == [f"{tmp_path}/sirtaki-x/status"]
