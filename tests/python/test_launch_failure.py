@@ -4,6 +4,7 @@ in one line each, and its exit code is the job's.
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -177,13 +178,17 @@ def _rank(process: int) -> str:
 
 
 def test_jobs_of_others_and_of_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    """A directory that others can enter is not looked at; without a job there is a hint."""
+    """Only what a launcher of this user has opened is asked; without a job there is a hint."""
     monkeypatch.setattr(status_command, "_TABLE", str(tmp_path / "unix"))
-    (tmp_path / "sirtaki-x").mkdir(mode=0o755)
-    row = f"0: 00000002 00000000 00010000 0001 01 77 {tmp_path}/sirtaki-x/status\n"
-    (tmp_path / "unix").write_text("Num RefCount Protocol Flags Type St Inode Path\n" + row)
-    assert status_command.socket_paths() == []
+    row = "0: 00000002 00000000 00010000 0001 01 77 "
+    own, other = f"@sirtaki-status-{os.geteuid()}-1", f"@sirtaki-status-{os.geteuid() + 1}-1"
+    (tmp_path / "unix").write_text(f"Num RefCount\n{row}{other}\n{row}/tmp/{own}\n{row}\n{row}{own}\n")
+    assert status_command.names() == [own]
     assert status_command.main([]) == 1
     assert "you have no running job on this host" in capsys.readouterr().err
-    (tmp_path / "sirtaki-x").chmod(0o700)
-    assert status_command.socket_paths() == [f"{tmp_path}/sirtaki-x/status"]
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("\0" + own[1:])
+        listener.listen()
+        monkeypatch.setattr(status_command, "user_of_peer", lambda connection: (1, os.geteuid() + 1))
+        assert status_command.main([]) == 1
+        assert "you have no running job on this host" in capsys.readouterr().err

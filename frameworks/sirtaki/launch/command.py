@@ -71,10 +71,9 @@ def _launch(chosen: Namespace, ranks: int) -> int:
     limits = Limits(start=options.start_timeout(chosen), grace=job_spec.grace, lost_after=job_spec.lost_after)
     with ExitStack() as stack:
         request = _request(chosen, ranks, where, front.for_mpiexec(front.without_identity(os.environ)))
-        own = stack.enter_context(private_directory.make())
         directory = ""
         if local or (where and kind != "srun" and not remote.is_left_to_mpiexec(chosen.mpi_args)):
-            directory = own
+            directory = stack.enter_context(private_directory.make())
             request.remote = None if local else _remote(chosen, where, directory, limits)
         listeners = _prepare(request, job_spec, directory)
         for listener in listeners:
@@ -96,7 +95,7 @@ def _launch(chosen: Namespace, ranks: int) -> int:
             arrivals=arrivals,
             title=status.title(chosen.command, ranks),
         )
-        job.status.serve(stack.enter_context(status.listen(own)))
+        job.status.serve(stack.enter_context(status.listen()))
         return job.run(command, request.environ)
 
 

@@ -1,7 +1,8 @@
 """How a job stands: the launcher gathers it from the ranks, for `sirtakirun status` and for SIGUSR1 to itself.
 
-Whoever asks connects to a Unix socket in a directory of the launcher's that only its user can enter, and gets the text
-once the ranks have answered or have had their time. Both ends look at the other's user.
+Whoever asks connects to a Unix socket of the launcher's, and gets the text once the ranks have answered or have had
+their time. The socket is in the abstract namespace, so that nothing of it stays however the launcher ends. Anybody can
+connect to that, so both ends look at the other's user, whom the kernel names.
 """
 
 import contextlib
@@ -16,8 +17,6 @@ from dataclasses import dataclass, field
 
 from sirtaki.launch.workers import Worker, Workers
 
-SOCKET = "status"  # in a directory whose name begins so:
-DIRECTORY = "sirtaki-"
 PATIENCE = 4.0  # seconds that ranks have; their own engines answer within three
 _LONGEST_TITLE = 120
 _NEVER = float("inf")
@@ -29,10 +28,15 @@ def user_of_peer(connection: socket.socket) -> tuple[int, int]:
     return process, user
 
 
-def listen(directory: str) -> socket.socket:
-    """The socket that is asked. directory: one that only this user can enter. Raises OSError."""
+def name_begins(user: int) -> str:
+    """How the sockets of this user's launchers are called."""
+    return f"sirtaki-status-{user}-"
+
+
+def listen() -> socket.socket:
+    """The socket that is asked. Raises OSError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(os.path.join(directory, SOCKET))
+    listener.bind(f"\0{name_begins(os.geteuid())}{os.getpid()}")
     listener.listen()
     listener.setblocking(False)
     return listener

@@ -3,11 +3,10 @@
 import argparse
 import os
 import socket
-import stat
 import sys
 from collections.abc import Sequence
 
-from sirtaki.launch.status import DIRECTORY, PATIENCE, SOCKET, user_of_peer
+from sirtaki.launch.status import PATIENCE, name_begins, user_of_peer
 
 _TABLE = "/proc/net/unix"
 _CONNECT_SECONDS = 2.0
@@ -23,9 +22,9 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("job", nargs="?", type=int, help="process id of its sirtakirun; not needed if there is but one")
     wanted = parser.parse_args(words).job
     jobs = {}
-    for path in socket_paths():
+    for name in names():
         try:
-            jobs.update([_connect(path)])
+            jobs.update([_connect(name)])
         except OSError:
             continue  # it has just ended
     if wanted is None and len(jobs) == 1:
@@ -38,30 +37,22 @@ def main(words: Sequence[str]) -> int:
     return 1
 
 
-def socket_paths() -> list[str]:
-    """Of the launchers of this user on this host, whatever TMPDIR they were started with."""
+def names() -> list[str]:
+    """The sockets of this user's launchers on this host; "@" stands for the zero in front."""
+    begin = "@" + name_begins(os.geteuid())
     with open(_TABLE, encoding="utf-8", errors="surrogateescape") as file:
-        names = {line.split(maxsplit=7)[7].rstrip("\n") for line in file if f"/{DIRECTORY}" in line}
-    return sorted(name for name in names if name.endswith(f"/{SOCKET}") and _is_private(os.path.dirname(name)))
+        fields = [line.split(maxsplit=7) for line in file if begin in line]
+    return sorted({entry[7].strip() for entry in fields if len(entry) == 8 and entry[7].startswith(begin)})
 
 
-def _is_private(directory: str) -> bool:
-    """Nobody else can have put something into it."""
-    try:
-        found = os.lstat(directory)
-    except OSError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == 0o700
-
-
-def _connect(path: str) -> tuple[int, socket.socket]:
+def _connect(name: str) -> tuple[int, socket.socket]:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(_CONNECT_SECONDS)
     try:
-        connection.connect(path)
+        connection.connect("\0" + name[1:])
         process, user = user_of_peer(connection)
-        if user != os.geteuid():
-            raise PermissionError(f"{path} is served by another user")
+        if user != os.geteuid():  # anybody can call his socket so
+            raise PermissionError(f"{name} is another user's")
     except OSError:
         connection.close()
         raise
