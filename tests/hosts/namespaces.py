@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from killing import kill_all
+
 _SSHD = shutil.which("ssh") and shutil.which("ssh-keygen") and shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
 _SSHD_CONFIG = """\
 HostKey {folder}/host_key
@@ -113,11 +115,7 @@ class Namespaces:
 
     def kill(self, name: str) -> None:
         """Kills all that runs on the host."""
-        while found := self.processes(name):
-            for pid in found:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.01)
+        kill_all(lambda: self.processes(name))
 
     def processes(self, name: str) -> list[int]:
         """What runs on the host, beyond what makes it one."""

@@ -7,13 +7,13 @@ It runs in an environment of its own, with a name and temporary files of its own
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+
+from killing import kill_all
 
 _SSH = """\
 #!{python} -IS
@@ -60,11 +60,7 @@ class StandIns:
 
     def kill(self, name: str) -> None:
         """Kills all that runs on the host."""
-        while found := self.processes(name):
-            for pid in found:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.01)
+        kill_all(lambda: self.processes(name))
 
     def processes(self, name: str) -> list[int]:
         """What was started through ssh and lives."""

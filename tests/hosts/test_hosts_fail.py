@@ -69,6 +69,32 @@ def test_stray_rank_and_missing_rank(either: Hosts) -> None:
     assert done.returncode not in (0, None) and "lonely" in text and "in busy" in text, text
 
 
+def test_late_rank_is_no_fault_and_shapes_that_differ_are(either: Hosts) -> None:
+    """C17, C47."""
+    body = """
+import numpy
+meet("first")
+if rank == 0: time.sleep(2.5)
+meet("second")
+shape = (3, 2) if rank == 1 else (2, 3)
+block = numpy.ones(shape, numpy.float32)
+tensor = (block.ctypes.data, block.ctypes.data, core.DTYPES["float32"], shape, -1)
+try:
+    core.submit(core.VERBS["allreduce"], "w", [tensor], op=core.OPS["sum"], site="here.py:1").wait()
+except Exception as error:
+    print(error)
+"""
+    done = either.run_program(body, **(QUICK | {"SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS": "20"}))
+    text = report(done)
+    assert done.returncode == 0, text
+    late = [line for line in text.splitlines() if "has waited" in line]
+    assert 1 <= len(late) <= 3 and all("for rank 0" in line for line in late), text
+    for rank in range(3):
+        for other, shape in enumerate(("(2, 3)", "(3, 2)", "(2, 3)")):
+            row = rf"^\[{rank}\] +{other} +allreduce .*{re.escape(shape)} .*here\.py:1$"
+            assert re.search(row, done.stdout.decode(), re.MULTILINE), text
+
+
 def test_not_all_there(hosts: Hosts) -> None:
     """C63: a rank that never calls init, and one whose program never starts."""
     start = START.replace("hvd.init()", "if os.environ['PMI_RANK'] == '2': time.sleep(100)\nhvd.init()")
