@@ -164,9 +164,9 @@ def test_interfaces_and_loopback_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert addresses.toward(["n1"], ["lo"]) == ["127.0.0.1"]
     assert addresses.toward([socket.gethostname(), "localhost"]) == ["127.0.0.1"]
     assert addresses.is_own("localhost") and addresses.is_own("127.0.0.1") and addresses.is_own(socket.gethostname())
-    assert not addresses.is_own("192.0.2.1")
+    assert not addresses.is_own("198.51.100.77")
     with pytest.raises(ValueError, match=r"host localhost means itself on every host; .* for example "):
-        addresses.refuse_loopback("localhost", ["localhost", "192.0.2.1"])
+        addresses.refuse_loopback("localhost", ["localhost", "198.51.100.77"])
     monkeypatch.setattr(addresses, "_resolved", lambda name: (socket.AF_INET, ("127.0.1.1", 0)))
     with pytest.raises(ValueError, match=r"host n1 is 127\.0\.1\.1 here, a loopback address.*/etc/hosts"):
         addresses.toward(["n1"])

@@ -54,7 +54,8 @@ def remote(mpi: str, tmp_path: Path) -> list[str]:
     arguments = (
         f"--mca plm_rsh_agent {ssh} --mca orte_keep_fqdn_hostnames 1" if mpi else f"-launcher ssh -launcher-exec {ssh}"
     )
-    return ["-np", "3", "-H", "n1:2,n2:1", "--mpi-args", arguments]
+    # On the loopback network, so that nobody is asked for the addresses of these hosts.
+    return ["-np", "3", "-H", "n1:2,n2:1", "--network-interfaces", "lo", "--mpi-args", arguments]
 
 
 def test_arguments_and_environment_arrive_byte_equal(tmp_path: Path) -> None:
@@ -123,7 +124,8 @@ def test_hosts_that_are_this_one_need_no_ssh(tmp_path: Path) -> None:
 def test_ssh_that_fails_is_quoted(tmp_path: Path) -> None:
     ssh = script(tmp_path / "fake-ssh", "#!/bin/sh\necho 'n1: name does not resolve' >&2; exit 255\n")
     arguments = f"-launcher ssh -launcher-exec {ssh}"
-    done = run("-np", "2", "-H", "n1:2", "--start-timeout", "5", "--mpi-args", arguments, *program("print(rank)"))
+    flags = ["-np", "2", "-H", "n1:2", "--network-interfaces", "lo", "--start-timeout", "5", "--mpi-args", arguments]
+    done = run(*flags, *program("print(rank)"))
     assert done.returncode != 0
     assert b"n1: name does not resolve" in done.stderr
 
