@@ -146,7 +146,11 @@ def test_last_line_without_newline_and_output_of_a_child_that_lives_on() -> None
 def test_output_of_a_failing_rank_arrives_before_the_last_line() -> None:
     done = run("-np", "2", *program("if rank: sys.stderr.write('why it failed'); sys.exit(4)\ntime.sleep(60)"))
     lines = done.stderr.decode().splitlines()
-    assert lines[-2] == "[1] why it failed" and lines[-1].endswith("exit code 4")
+    assert (
+        lines[-2] == "[1] why it failed"
+        and lines[-1].startswith("sirtakirun: rank 1 on host ")
+        and "failed first: exit code 4 (" in lines[-1]
+    )
 
 
 def test_binary_output_passes() -> None:
