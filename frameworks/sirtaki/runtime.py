@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import threading
@@ -10,6 +11,7 @@ from typing import Any
 
 from sirtaki import (
     agreement,
+    arrival,
     ending,
     gpu_libraries,
     launchers,
@@ -63,8 +65,12 @@ def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
     global _dynamic
     libraries = _mpi_libraries()
     core.set_gpu_libraries(gpu_libraries.nccl(), gpu_libraries.nvrtc())
-    line = supervision.join(core.start_timeout())
-    core.init(libraries, handle, ranks, _identity(dynamic), line)
+    arrival.claim()
+    limit = core.start_timeout()
+    line = supervision.join(limit)
+    # A launcher knows better who is missing.
+    with arrival.Watch(limit) if line < 0 else contextlib.nullcontext():
+        core.init(libraries, handle, ranks, _identity(dynamic), line)
     mpi_library.share_with_mpi4py(core.mpi_info(libraries)["path"])
     _dynamic = dynamic
     naming.reset()
@@ -160,6 +166,7 @@ def shutdown() -> None:
     core.shutdown()
     stacks.stop()
     supervision.leave()
+    arrival.leave()
     unbind_all()
 
 

@@ -98,6 +98,9 @@ def test_an_exception_on_one_rank(where):
     assert time.monotonic() - begin < 40
     assert any(line.startswith("[rank 2] ValueError: boom") for line in ended.output.splitlines()), ended.output
     assert any(line.startswith("[rank 2]   File") and "program.py" in line for line in ended.output.splitlines())
+    for rank in range(2):  # a line each
+        told = [line for line in ended.output.splitlines() if line.startswith(f"[rank {rank}] ")]
+        assert len(told) == 1 and "because rank 2 on host " in told[0] and "ValueError: boom" in told[0], ended.output
 
 
 def test_the_programs_own_hooks_are_called():
@@ -144,6 +147,103 @@ while time.time() < end:
     ended = run(2, body)
     assert ended.code not in (0, None), ended.output
     assert time.monotonic() - begin < 40
+
+
+def test_not_all_call_init():
+    """C63: by plain mpiexec, whose MPI waits without a limit."""
+    source = "import os, time\nif os.environ['PMI_RANK'] == '1': time.sleep(60)\nimport sirtaki as hvd\nhvd.init()\n"
+    ended = jobs.run_script(2, source, 40, {"SIRTAKI_START_TIMEOUT": "2"})
+    assert ended.code not in (0, None), ended.output
+    assert "1 of 2 ranks arrived within 2 s (SIRTAKI_START_TIMEOUT), missing: rank 1" in ended.output
+
+
+def test_two_processes_of_one_rank():
+    """The second is refused by name; the job of the first ones goes on, and a third may follow them."""
+    source = """
+import os, subprocess, sys
+import sirtaki as hvd
+hvd.init()
+if len(sys.argv) == 1:
+    twin = subprocess.run([sys.executable, __file__, "twin"], capture_output=True, text=True)
+    assert twin.returncode == 1, twin
+    expected = f"rank {hvd.rank()} of 2 has joined already, as process {os.getpid()} on this host"
+    assert expected in twin.stderr and "Only one process of each rank" in twin.stderr, twin.stderr
+for _ in range(2):
+    hvd.shutdown()
+    hvd.init()
+print("all well")
+"""
+    ended = jobs.run_script(2, source)
+    assert ended.code == 0 and ended.output.count("all well") == 2, ended.output
+
+
+def test_the_programs_own_handler_of_usr1_is_kept():
+    """One that was there before init, and one that comes after it; a child that was forked has ours no longer."""
+    body = """
+import signal
+got = []
+if rank == 0:
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+    os.kill(child, signal.SIGUSR1)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGUSR1
+    signal.signal(signal.SIGUSR1, lambda *a: got.append("later"))
+    os.kill(os.getpid(), signal.SIGUSR1)
+else:
+    os.kill(os.getpid(), signal.SIGUSR1)
+meet("x")
+time.sleep(0.5)
+print(rank, got, before, flush=True)
+"""
+    start = "import signal\nbefore = []\nimport os\n"
+    start += (
+        "if os.environ['PMI_RANK'] == '1':\n    signal.signal(signal.SIGUSR1, lambda *a: before.append('before'))\n"
+    )
+    ended = run(2, body, start=start + START)
+    assert ended.code == 0, ended.output
+    assert "0 ['later'] []" in ended.output and "1 [] ['before']" in ended.output, ended.output
+    assert "how the job stands" not in ended.output
+
+
+SRUN = """
+import os, sys
+if "PMI_RANK" not in os.environ:
+    words = sys.argv[1:]
+    mpiexec = words.pop(0)
+    os.execv(mpiexec, [mpiexec, "-n", "3", sys.executable, __file__, mpiexec, *words])
+rank = os.environ["PMI_RANK"]
+os.environ.update(SLURM_JOB_ID="7", SLURM_STEP_ID="0", SLURM_NTASKS="3", SLURM_PROCID=rank, SLURM_LOCALID=rank)
+if rank == "1":
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+"""
+
+
+@pytest.mark.parametrize("ending", ("well", "by an exception"))
+def test_srun(ending, tmp_path):
+    """C60: a scheduler's own starter, which sets Slurm's variables and PMI's; the affinity mask is as it was given."""
+    source = (
+        START
+        + """
+mask = os.sched_getaffinity(0)
+assert hvd.size() == 3 and rank == int(os.environ["SLURM_PROCID"]), (hvd.size(), rank)
+assert hvd.local_rank() == int(os.environ["SLURM_LOCALID"])
+assert rank != 1 or len(mask) == 1, mask
+print("well", rank, flush=True)
+meet("x")
+"""
+    )
+    if ending != "well":
+        source += "if rank == 2: raise ValueError('boom')\nmeet('y')\n"
+    srun, program = tmp_path / "srun.py", tmp_path / "program.py"
+    srun.write_text(SRUN)
+    program.write_text(source)
+    words = [sys.executable, str(srun), jobs.command(3, ["x"])[0], str(program)]
+    ended = subprocess.run(words, env=jobs.environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert ended.stdout.count("well ") == 3, ended
+    assert (ended.returncode == 0) == (ending == "well"), ended
+    assert ending == "well" or "[rank 2] ValueError: boom" in ended.stderr
 
 
 def test_only_one_of_several_announced():

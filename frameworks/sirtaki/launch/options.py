@@ -15,11 +15,10 @@ LOST_HOST_VARIABLE = "SIRTAKI_LOST_HOST_SECONDS"
 _LONGEST = 1e6  # seconds
 
 _EPILOG = """\
-`sirtakirun status` tells how a job of yours on this host stands; `sirtakirun status --help` says more.
-
 Everything after the options is the program and its arguments, which reach each rank byte for byte. The ranks read
 nothing: stdin is /dev/null. The exit code is that of the first rank that failed, 128 + n when a signal n ended it.
 SIRTAKI_MPI chooses another MPI: a libmpi*.so file, a prefix directory, or one of the words openmpi and mpich.
+`sirtakirun status` tells how a running job of yours stands; `sirtakirun status --help` says more.
 """
 
 

@@ -1,0 +1,156 @@
+"""Start-up: which ranks of this host have called init(), and that each is one process.
+
+MPI's own init waits for all processes of the job, without a limit and without a word, and two processes of one rank
+confuse it. So every rank holds a name in the abstract namespace of Unix sockets, of which nothing stays, and whoever
+has waited too long looks which names are there. Between hosts, and when `sirtakirun` watches, others know more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import socket
+import struct
+import sys
+import threading
+
+from sirtaki import launchers, mpi_library
+
+_TABLE = "/proc/net/unix"
+_FAILED = 1
+_own: socket.socket | None = None
+
+
+def claim() -> None:
+    """This process is its rank's. RuntimeError with the other's process number if there is one already."""
+    global _own
+    leave()
+    rank, size = launchers.announced_rank(), launchers.announced_size()[1]
+    if rank is None or size < 2:
+        return
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind("\0" + _name(rank))
+        listener.listen(1)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise RuntimeError(
+                f"rank {rank} of {size} has joined already, as process {_holder(rank)} on this host; this is process "
+                f"{os.getpid()}. Only one process of each rank may call init()."
+            ) from None
+        return  # no such sockets here: nothing is looked after
+    _own = listener
+
+
+def leave() -> None:
+    """Another process, or this one again, may be the rank's."""
+    global _own
+    own, _own = _own, None
+    if own is not None:
+        own.close()
+
+
+os.register_at_fork(after_in_child=leave)
+
+
+class Watch:
+    """While MPI's init runs: ends this process with a message when it has taken too long. seconds: the limit."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), self._on_time)
+        self._timer.daemon = True
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def _on_time(self) -> None:
+        if _mpi_is_up():
+            return  # the ranks have met, and say by themselves who is late
+        with contextlib.suppress(Exception):
+            sys.stderr.write(f"[rank {launchers.announced_rank() or 0}] {who_is_missing(self._seconds)}\n")
+            sys.stderr.flush()
+        os._exit(_FAILED)
+
+
+def who_is_missing(seconds: float) -> str:
+    """What init() has waited for in vain, as far as this host knows."""
+    size = launchers.announced_size()[1]
+    if size < 2:
+        return (
+            f"MPI did not start within {seconds:g} s (SIRTAKI_START_TIMEOUT); the launcher has announced no other ranks"
+        )
+    names = _names()
+    here = [rank for rank in range(size) if _name(rank) in names]
+    missing = [rank for rank in range(size) if rank not in here]
+    if len(missing) == size:  # names cannot be seen
+        return f"not all of {size} ranks arrived within {seconds:g} s (SIRTAKI_START_TIMEOUT)"
+    text = f"{len(here)} of {size} ranks arrived within {seconds:g} s (SIRTAKI_START_TIMEOUT)"
+    if launchers.announced_local_size() not in (0, size):
+        return f"{text} on host {socket.gethostname()}, here or elsewhere are missing: {_list(missing)}"
+    return f"{text}, missing: {_list(missing)}" if missing else f"{text}, but MPI did not start"
+
+
+def _list(ranks: list[int]) -> str:
+    shown = ", ".join(map(str, ranks[:20])) + (", ..." if len(ranks) > 20 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
+
+
+def _name(rank: int) -> str:
+    return f"sirtaki-rank-{os.geteuid()}-{_job()}-{rank}"
+
+
+def _names() -> set[str]:
+    try:
+        with open(_TABLE, encoding="utf-8", errors="surrogateescape") as file:
+            return {line.split()[-1][1:] for line in file if "@sirtaki-rank-" in line}
+    except OSError:
+        return set()
+
+
+def _holder(rank: int) -> int:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.setblocking(False)
+        try:
+            connection.connect("\0" + _name(rank))
+        except OSError:
+            return 0
+        return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+
+
+def _job() -> str:
+    """The same for all ranks of a job on this host: their nearest ancestor that is no rank itself."""
+    process = os.getppid()
+    while process > 1 and _is_rank(process):
+        process = int(_stat(process)[1])
+    return f"{process}-{_stat(process)[19]}"  # with the time of its start
+
+
+def _is_rank(process: int) -> bool:
+    try:
+        with open(f"/proc/{process}/environ", "rb") as file:
+            names = {entry.partition(b"=")[0].decode(errors="replace") for entry in file.read().split(b"\0")}
+    except OSError:
+        return False  # another user's: not a process of the job
+    return not names.isdisjoint(launchers.RANKS)
+
+
+def _stat(process: int) -> list[str]:
+    """The fields after the name: state, parent, ..."""
+    with open(f"/proc/{process}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].decode().split()
+
+
+def _mpi_is_up() -> bool:
+    flag = ctypes.c_int(0)
+    try:
+        ctypes.CDLL(mpi_library.candidates()[0]).MPI_Initialized(ctypes.byref(flag))
+    except (OSError, AttributeError, IndexError):
+        return True
+    return flag.value != 0
