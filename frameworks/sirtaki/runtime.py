@@ -16,6 +16,7 @@ from sirtaki import (
     gpu_libraries,
     launchers,
     mpi_library,
+    mpi_segments,
     naming,
     parameter_check,
     process_sets,
@@ -55,6 +56,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         try:
             if not handle and not ranks:
                 _check_not_alone()
+                mpi_segments.remove_names()
             register_at_init(sets)
         except BaseException:
             shutdown()

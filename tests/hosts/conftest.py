@@ -57,6 +57,7 @@ def hosts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Hosts]:
 
 
 def _checked(hosts: Hosts) -> Iterator[Hosts]:
-    """Whatever a test does, no process of its job is left on any host."""
+    """Whatever a test does, no process of its job and no shared memory is left on any host."""
     yield hosts
     hosts.assert_nothing_left()
+    assert hosts.machine.segments() == []

@@ -72,6 +72,10 @@ class StandIns:
                     found.append(pid)
         return found
 
+    def segments(self) -> list[str]:
+        """What lies in /dev/shm of any host: it is gone with the host's last process, or shared with other programs."""
+        return []
+
     def close(self) -> None:
         for name in self.names:
             self.kill(name)

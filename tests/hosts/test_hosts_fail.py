@@ -55,6 +55,13 @@ def test_one_rank_fails(how: str, code: int | None, hosts: Hosts) -> None:
         assert "boom" in end and "program.py" in text, text
 
 
+def test_segments_of_ranks_that_are_killed(networks: Hosts) -> None:
+    """Two ranks of one host share memory; the fixture sees to it that none is left."""
+    program = networks.program("meet('a')\nif rank == 1: os.kill(os.getpid(), 9)\ntime.sleep(60)\n")
+    done = networks.run(*networks.flags("n1:2,n2:2", 4), *program)
+    assert done.returncode == 137, report(done)
+
+
 def test_stray_rank_and_missing_rank(either: Hosts) -> None:
     """C11, C16: who waits for what, and from which line; and where the rank is that does not come."""
     done = either.run_program("meet('a')\nmeet('b' if rank == 1 else 'a')\n", **QUICK)
