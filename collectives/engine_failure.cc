@@ -18,10 +18,16 @@ Cause Engine::own_cause(CauseKind kind, const std::string& text) const {
           "",   topology_.rank};
 }
 
-// What this rank met; another rank may have been first.
+// What this rank met; another rank may have been first. Where one has died, whatever failed did so for that.
 void Engine::set_failure(const std::exception& error) {
   const std::lock_guard lock(mutex_);
-  if (!failure_) failure_ = own_cause(CauseKind::kFailedCollective, error.what());
+  if (failure_) return;
+  failure_ = own_cause(CauseKind::kFailedCollective, error.what());
+  const int dead = dead_rank();
+  if (dead < 0) return;
+  failure_->kind = CauseKind::kLostConnection;
+  failure_->rank = dead;
+  failure_->host = hosts_[static_cast<std::size_t>(dead)];
 }
 
 // What all ranks are told takes the place of what this rank met.

@@ -37,7 +37,8 @@ StallWatch Group::make_watch(const GroupOptions& options) {
 
 void Group::watch() {
   const auto now = Clock::now();
-  if (now < next_look_) return;
+  const bool resumed = watch_->has_warned() && !coordinator_->has_pending();  // the program may soon end
+  if (now < next_look_ && !resumed) return;
   next_look_ = now + kLookInterval;
   picture_->look(*coordinator_, now);
   if (coordinator_->picture_wanted()) return;  // both ask the ranks
@@ -89,13 +90,14 @@ void Group::listen_for_coordinator(Clock::time_point now) {
   if (!asked_ && silence > ask_after(options_.settings)) announcement_.asks = asked_ = true;
   if (!asked_ || options_.settings.stall_abort_seconds <= 0) return;
   if (silence < seconds(options_.settings.stall_abort_seconds + (options_.id == 0 ? 0 : kPrecedenceSeconds))) return;
-  throw Error(
-      ErrorKind::kAborted,
+  const int own = options_.ranks[static_cast<std::size_t>(transport_->rank())];
+  const std::string text =
       "rank " + std::to_string(options_.ranks[0]) + " (" + options_.hosts[0] +
-          "), which coordinates, has not answered rank " +
-          std::to_string(options_.ranks[static_cast<std::size_t>(transport_->rank())]) + " for " +
-          std::to_string(static_cast<long>(std::chrono::duration<double>(silence).count() + 0.5)) +
-          " s (SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS, 0 = never): it is dead or stopped, or what it sent was lost.");
+      "), which coordinates, has not answered rank " + std::to_string(own) + " for " +
+      std::to_string(static_cast<long>(std::chrono::duration<double>(silence).count() + 0.5)) +
+      " s (SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS, 0 = never): it is dead or stopped, or what it sent was lost.";
+  throw JobFailure({CauseKind::kLostConnection, options_.ranks[0], options_.hosts[0], text, wall_clock(), "", own},
+                   false);
 }
 
 }  // namespace sirtaki

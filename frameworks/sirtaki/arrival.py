@@ -36,12 +36,13 @@ def claim() -> None:
         listener.listen(1)
     except OSError as error:
         listener.close()
-        if error.errno == errno.EADDRINUSE:
+        process, user = _holder(rank) if error.errno == errno.EADDRINUSE else (0, -1)
+        if user == os.geteuid():
             raise RuntimeError(
-                f"rank {rank} of {size} has joined already, as process {_holder(rank)} on this host; this is process "
+                f"rank {rank} of {size} has joined already, as process {process} on this host; this is process "
                 f"{os.getpid()}. Only one process of each rank may call init()."
             ) from None
-        return  # no such sockets here: nothing is looked after
+        return  # no such sockets here, or another user's mischief: nothing is looked after
     _own = listener
 
 
@@ -114,14 +115,16 @@ def _names() -> set[str]:
         return set()
 
 
-def _holder(rank: int) -> int:
+def _holder(rank: int) -> tuple[int, int]:
+    """Process and user; (0, -1) if nobody has the name."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.setblocking(False)
         try:
             connection.connect("\0" + _name(rank))
         except OSError:
-            return 0
-        return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+            return 0, -1
+        process, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return process, user
 
 
 def _job() -> str:

@@ -71,7 +71,8 @@ class _Ending:
             return
         lines = "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines()
         if not supervision.report(cause, "\n".join(lines), self._exit_code):
-            lines.insert(0, f"uncaught exception on host {socket.gethostname()}, process {os.getpid()}:")
+            host = cause["host"] if cause["rank"] == core.rank() else socket.gethostname()
+            lines.insert(0, f"uncaught exception on host {host}, process {os.getpid()}:")
             _say(*lines)
 
     def _at_exit(self) -> None:
@@ -122,8 +123,10 @@ def _consequence(error: BaseException, where: str, cause: dict[str, Any]) -> str
     """One line: how this rank ends, and because of what."""
     first = cause["description"].partition("\n")[0]
     how = _text_of(error).partition("\n")[0]
-    if first in str(error):
+    if first in str(error) or how in first:
         how = how.partition(":")[0]
+    if cause["kind"] == "passed limit":
+        first = f"rank {cause['rank']} on host {cause['host']} was missing: {first}"
     return _cut(f"ended{where and ' in '}{where} by {_cut(how, _LONGEST // 2)}, because {first}", _LONGEST)
 
 

@@ -65,8 +65,6 @@ meet("first")
 if rank == 0:
     time.sleep(3.5)
 meet("second")
-time.sleep(1)
-meet("third")
 """
     ended = run(2, body, SIRTAKI_STALL_CHECK_TIME_SECONDS="1", SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS="40")
     assert ended.code == 0, ended.output
