@@ -16,13 +16,13 @@ from sirtaki import (
     gpu_libraries,
     launchers,
     mpi_library,
-    mpi_segments,
     naming,
     parameter_check,
     process_sets,
     stacks,
     supervision,
 )
+from sirtaki.launch import segments
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, bind_existing, bind_global, register_at_init, unbind_all
 from sirtaki.version import __version__
@@ -56,7 +56,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
         try:
             if not handle and not ranks:
                 _check_not_alone()
-                mpi_segments.remove_names()
+                segments.remove_initial_name()
             register_at_init(sets)
         except BaseException:
             shutdown()

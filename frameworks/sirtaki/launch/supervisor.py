@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 
-from . import channel, processes, program, rank_line
+from . import channel, processes, program, rank_line, segments
 from .spec import Spec
 
 _READ_BYTES = 1 << 16
@@ -45,6 +45,7 @@ class Supervisor:
         self._child = 0
         self._lost = 0  # the rank's process, when it went without a word
         self._exit_code: int | None = None
+        self._segments: set[bytes] = set()  # of a program that is told to end, and may not come to remove them
         self._clean = False  # the program and all it started are gone
         self._signalled = False  # the program was told to end before it did
         self._ask_at = _NEVER
@@ -68,6 +69,7 @@ class Supervisor:
         self._start_program()
         while not self._finished():
             self._wait()
+        segments.remove_names(self._segments)
         code = self._exit_code or 0
         return code if code >= 0 else 128 - code
 
@@ -256,6 +258,7 @@ class Supervisor:
         """Sends the signal to the program's process group, as a terminal would."""
         if self._exit_code is None:
             self._signalled = True
+            self._segments |= segments.held_by(processes.descendants(os.getpid()))
             try:
                 os.killpg(self._child, number)
             except (ProcessLookupError, PermissionError):  # it has not called setpgid yet, or is a zombie
@@ -264,6 +267,7 @@ class Supervisor:
     def _kill(self) -> None:
         if self._exit_code is None:
             self._signalled = True
+            self._segments |= segments.held_by(processes.descendants(os.getpid()))
         processes.kill_descendants(os.getpid(), self._reap)
 
     def _end_leftovers(self) -> None:
