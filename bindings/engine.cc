@@ -30,6 +30,7 @@ struct Process {
   std::mutex engine_mutex;
   std::shared_ptr<Engine> engine;
   std::unique_ptr<Outside> outside;
+  bool failed = false;                  // the last job
   std::unique_ptr<MpiSession> session;  // outlives engines: MPI can be initialised only once
 };
 
@@ -169,14 +170,16 @@ void shutdown() {
   if (engine == nullptr || is_forked_child()) return;
   engine->shutdown();
   const std::lock_guard lock(process().mutex);
+  process().failed = !engine->failure().empty();
   process().outside.reset();
   set_engine(nullptr);
 }
 
-// At the end of the process, after shutdown().
+// At the end of the process, after shutdown(). All ranks must come to it, so that a failed job does without.
 void finalize() {
   if (is_forked_child()) return;
   const std::lock_guard lock(process().mutex);
+  if (process().failed) return;
   if (process().session != nullptr && process().engine == nullptr) process().session->finalize();
 }
 

@@ -108,6 +108,9 @@ def test_a_stall_names_who_is_missing(tmp_path: Path) -> None:
     assert "time.sleep(50)" in text
     done = run("-np", "2", *written(tmp_path, "if rank == 1: sys.exit(0)\nmeet('lonely')\n"), **QUICK)
     assert done.returncode == 1 and b"rank 1 left early" in done.stderr.splitlines()[-1]
+    done = run("-np", "2", *written(tmp_path, "if rank == 1: sys.exit(7)\nmeet('lonely')\n"), **QUICK)
+    assert done.returncode == 7 and b"rank 1 left early" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith(b"sirtakirun: rank 1 on host ")
 
 
 def test_a_rank_that_does_not_call_init(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_links_and_paths_exist(document: Path) -> None:
 
 
 def test_settings_in_the_table_are_those_that_are_read() -> None:
-    known = set(re.findall(r"SIRTAKI_\w+(?=[:,])", (TOP / "collectives/settings.h").read_text()))
+    known = set(re.findall(r"SIRTAKI_\w+(?=[:,=])", (TOP / "collectives/settings.h").read_text()))
     known |= {parameter_check.VARIABLE, remote.AGENT_VARIABLE, options.LOST_HOST_VARIABLE}
     table = set(re.findall(r"^\| `(SIRTAKI_\w+)` \|", section("Install on a cluster"), re.MULTILINE))
     assert table and table <= known

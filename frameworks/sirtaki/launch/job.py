@@ -93,6 +93,7 @@ class Job:
         self._join_by = self._end_at = _NEVER
         self._join_limit = 0.0
         self._waited = False
+        self._told: set[int] = set()  # ranks that have said why the job ends
         self._joined: set[int] = set()  # ranks that have called init
         self._start_by = self._kill_at = self._give_up_at = self._abandoned_at = self._tidy_at = _NEVER
         self._unreached_at = _NEVER
@@ -239,10 +240,19 @@ class Job:
         first = self._failure
         if first is not None and first.rank == worker.rank and first.code is None and not message["ended"]:
             first.code = code
+        if code and not message["ended"] and first is not None and worker.rank not in self._told:
+            self._on_own_exit(failure.of_exit(worker.rank, worker.host, code, message["asked"]))
         if (code or message["lost"]) and not message["ended"]:
             self._fail(failure.of_exit(worker.rank, worker.host, code, message["asked"]))
         if self._failure is not None and self._workers.all_ended():
             self._end(signal.SIGTERM)
+
+    def _on_own_exit(self, cause: Failure) -> None:
+        """A rank has ended by sys.exit() without a word of why: what others lacked because of that was its doing."""
+        if self._failure is not None and self._failure.kind == "refused negotiation":
+            cause.trace = self._failure.trace
+            cause.witness = self._failure.witness
+            self._failure = cause
 
     def _on_loss(self, worker: Worker) -> None:
         self._screen.finish(worker.rank)
@@ -252,6 +262,7 @@ class Job:
 
     def _on_cause(self, worker: Worker, message: dict[str, Any]) -> None:
         cause = failure.of_message(worker.rank, worker.host, message)
+        self._told.add(worker.rank)
         if self._failure is not None:
             self._failure.add(cause)
         self._fail(cause)
