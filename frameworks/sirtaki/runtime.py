@@ -73,6 +73,7 @@ def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
     # A launcher knows better who is missing.
     with arrival.Watch(limit) if line < 0 else contextlib.nullcontext():
         core.init(libraries, handle, ranks, _identity(dynamic), line)
+    supervision.up()
     mpi_library.share_with_mpi4py(core.mpi_info(libraries)["path"])
     _dynamic = dynamic
     naming.reset()

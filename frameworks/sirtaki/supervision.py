@@ -44,6 +44,13 @@ def join(limit: float) -> int:
     return line.fileno()
 
 
+def up() -> None:
+    """init() is over: from now on the core answers what the launcher asks."""
+    if _line is not None:
+        with contextlib.suppress(OSError):
+            _line.send(b"U")
+
+
 def is_there() -> bool:
     return _line is not None and _process == os.getpid()
 

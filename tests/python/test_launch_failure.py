@@ -178,6 +178,37 @@ def _read_until(job: Running, words: bytes) -> str:
     return text.decode()
 
 
+def test_how_a_job_stands_that_has_not_begun(tmp_path: Path) -> None:
+    """One waits in init, one has not called it, one is stopped, one has ended."""
+    here = tmp_path / "here"
+    here.mkdir()
+    start = """import os, signal, sys, time
+own = int(os.environ["PMI_RANK"])
+if own == 3: sys.exit(0)
+open(sys.argv[1] + "/" + str(own), "w").close()
+if own == 1: time.sleep(60)
+if own == 2: os.kill(os.getpid(), signal.SIGSTOP)
+import sirtaki as hvd
+hvd.init()
+"""
+    with running(tmp_path, "-np", "4", *written(tmp_path, "", start), str(here)) as job:
+        job.wait_for(here, 3)
+        expected = [
+            "has called init(), and waits there for other ranks; it",
+            "has not called init(); it is sleeping",
+            "has not called init(); it is stopped",
+            "rank 3 has ended, by exit code 0",
+        ]
+        for _ in range(100):
+            command = [sys.executable, "-m", "sirtaki.launch", "status", str(job.process.pid)]
+            text = subprocess.run(command, capture_output=True, text=True, timeout=30).stdout
+            if all(line.find(words) >= 0 for line, words in zip(text.splitlines()[1:], expected, strict=True)):
+                break
+            time.sleep(0.1)
+        else:
+            raise AssertionError(text)
+
+
 def _words(process: int) -> list[str]:
     words = psutil.Process(process).cmdline()
     return words if len(words) == 3 else []

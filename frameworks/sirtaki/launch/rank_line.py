@@ -15,8 +15,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-# From the rank: it calls init, it has left in order, why the job ends, how it stands.
-JOINS, LEAVES, CAUSE, PICTURE = b"J", b"L", b"C", b"P"
+# From the rank: it calls init, init is over, it has left in order, why the job ends, how it stands.
+JOINS, UP, LEAVES, CAUSE, PICTURE = b"J", b"U", b"L", b"C", b"P"
 # To the rank: the job ends, how do you stand?
 FAIL, ASK = b"F", b"A"
 VARIABLE = "SIRTAKI_SUPERVISOR"

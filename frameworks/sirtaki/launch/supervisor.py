@@ -55,6 +55,7 @@ class Supervisor:
         self._missed_at = _NEVER
         self._answer_by = _NEVER
         self._left = False  # the job, in order
+        self._up = False  # its init() is over
         self._line = rank_line.RankLine(self._selector, self._on_rank, self._on_rank_lost)
 
     def run(self) -> int:
@@ -212,7 +213,7 @@ class Supervisor:
 
     def _on_rank(self, kind: bytes, content: bytes) -> None:
         if kind == rank_line.JOINS:
-            self._left = False
+            self._left = self._up = False
             self._send(channel.JOINED, content)
         elif kind == rank_line.CAUSE:
             self._write_trace(json.loads(content)["trace"])
@@ -222,9 +223,13 @@ class Supervisor:
             self._send(channel.PICTURE, content)
         elif kind == rank_line.LEAVES:
             self._left = True
+        elif kind == rank_line.UP:
+            self._up = True
 
     def _on_ask(self) -> None:
-        if self._line.joined() and self._line.ask():
+        if self._line.joined() and not self._up:
+            self._tell_state("has called init(), and waits there for other ranks")
+        elif self._line.joined() and self._line.ask():
             self._answer_by = time.monotonic() + _ANSWERS
         elif self._exit_code is not None:
             self._tell_state("has ended")
