@@ -60,4 +60,5 @@ def _checked(hosts: Hosts) -> Iterator[Hosts]:
     """Whatever a test does, no process of its job and no shared memory is left on any host."""
     yield hosts
     hosts.assert_nothing_left()
-    assert hosts.machine.segments() == []
+    left = hosts.machine.remove_segments()
+    assert hosts.dies_inside_mpi_init or left == []

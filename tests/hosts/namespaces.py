@@ -128,13 +128,14 @@ class Namespaces:
                     found.append(pid)
         return found
 
-    def segments(self) -> list[str]:
-        """What lies in /dev/shm of any host."""
-        return [
-            f"{name}: {entry}"
-            for name in self.names
-            for entry in os.listdir(f"/proc/{self._sleepers[name].pid}/root/dev/shm")
-        ]
+    def remove_segments(self) -> list[str]:
+        """Empties /dev/shm of each host; returns what was there."""
+        found = []
+        for name in self.names:
+            for path in Path(f"/proc/{self._sleepers[name].pid}/root/dev/shm").iterdir():
+                path.unlink()
+                found.append(f"{name}: {path.name}")
+        return found
 
     def close(self) -> None:
         for name in self.names:

@@ -33,6 +33,7 @@ class Hosts:
     def __init__(self, machine: Namespaces | StandIns, folder: Path) -> None:
         self.machine = machine
         self.folder = folder
+        self.dies_inside_mpi_init = False  # then MPICH leaves its segment
         self.there = folder / "there"
         self.there.mkdir()
 

@@ -72,8 +72,8 @@ class StandIns:
                     found.append(pid)
         return found
 
-    def segments(self) -> list[str]:
-        """What lies in /dev/shm of any host: it is gone with the host's last process, or shared with other programs."""
+    def remove_segments(self) -> list[str]:
+        """What is in /dev/shm of a host is gone with its last process, or shared with other programs."""
         return []
 
     def close(self) -> None:

@@ -228,6 +228,7 @@ def test_slow_link(networks: Hosts) -> None:
 
 def test_agent_that_cannot_reach_the_launcher_says_so(networks: Hosts) -> None:
     """ssh works, but the way back is closed."""
+    networks.dies_inside_mpi_init = True
     enter = networks.machine.enter("n1")
     done = subprocess.run([*enter, "/bin/sh", "-c", "ip address add 10.99.0.1/24 dev lo"], capture_output=True)
     assert done.returncode == 0, done
