@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import faulthandler
+import functools
+import operator
 import os
 import signal
 import sys
@@ -38,15 +40,23 @@ def format_stacks() -> str:
 
 def _prepare_for_a_held_lock() -> None:
     """Gives the core a signal on which faulthandler writes the stacks: one that nobody uses, else it goes without."""
-    global _file
-    if _file is not None:
-        return
-    for number in range(signal.SIGRTMAX - 1, signal.SIGRTMIN + 2, -1):
-        if signal.getsignal(number) == signal.SIG_DFL:
-            _file = os.memfd_create("sirtaki-stacks")
-            faulthandler.register(number, file=_file, all_threads=True)
-            core.set_forced_stacks(number, _file)
+    global _signal, _file
+    if not _signal:
+        _signal = _unused_signal()
+        if not _signal:
             return
+        _file = os.memfd_create("sirtaki-stacks")
+        faulthandler.register(_signal, file=_file, all_threads=True)
+    core.set_forced_stacks(_signal, _file)
+
+
+def _unused_signal() -> int:
+    """A real-time signal that neither Python nor a library has a handler for; 0 if there is none."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        masks = [int(line.split()[1], 16) for line in file if line.startswith(("SigCgt:", "SigIgn:", "SigBlk:"))]
+    taken = functools.reduce(operator.or_, masks, 0)
+    free = (number for number in range(signal.SIGRTMAX - 1, signal.SIGRTMIN + 2, -1) if not taken >> (number - 1) & 1)
+    return next(free, 0)
 
 
 def _serve() -> None:
@@ -55,7 +65,8 @@ def _serve() -> None:
 
 
 _server: threading.Thread | None = None
-_file: int | None = None
+_signal = 0
+_file = -1
 
 
 def start() -> None:
@@ -69,6 +80,7 @@ def start() -> None:
 def stop() -> None:
     """Waits for that thread, after the engine has shut down: an interpreter that ends under it would end in a crash."""
     global _server
+    core.set_forced_stacks(0, -1)  # faulthandler lets go of the signal when the interpreter ends
     server, _server = _server, None
     if server is not None and server is not threading.current_thread():
         server.join()
