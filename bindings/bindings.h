@@ -43,10 +43,10 @@ std::shared_ptr<Engine> engine_to_use();
 // What Python raises for it.
 void set_python_error(const Error& error);
 
-// A tensor as Python describes it: address to read, to write, dtype number, shape, device. Throws Error for what is
-// none.
+// A tensor as Python describes it: address to read, to write, dtype number, shape, device.
 using PyTensor = std::tuple<std::uintptr_t, std::uintptr_t, int, Shape, int>;
-void add_tensor(const PyTensor& tensor, Request& request, std::vector<Address>& addresses);
+// Makes them the request's, and gives their addresses. Throws Error for a dtype that does not exist.
+std::vector<Address> take_tensors(const std::vector<PyTensor>& tensors, Request& request);
 
 // The point in the stream's order at which the request was made. Throws Error(kPrecondition) while that is captured.
 EventPtr ready_on(const Request& request, std::uintptr_t stream);

@@ -58,11 +58,13 @@ Request request_of(const SirtakiRequest& asked) {
   request.root = asked.root;
   request.splits.assign(asked.splits, asked.splits + asked.split_count);
   request.site = asked.site;
+  std::vector<TensorSpec> specs;
   for (int i = 0; i < asked.tensor_count; ++i) {
     const SirtakiTensor& tensor = asked.tensors[i];
-    request.tensors.push_back({checked<DType>(tensor.dtype, kDTypeCount, "dtype"), tensor.device,
-                               Shape(tensor.shape, tensor.shape + tensor.dimensions)});
+    specs.push_back({checked<DType>(tensor.dtype, kDTypeCount, "dtype"), tensor.device,
+                     Shape(tensor.shape, tensor.shape + tensor.dimensions)});
   }
+  request.tensors = TensorSpecs(std::move(specs));
   return request;
 }
 

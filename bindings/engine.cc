@@ -231,10 +231,15 @@ Enum to_enum(int value, int count, const char* what) {
 
 }  // namespace
 
-void add_tensor(const PyTensor& tensor, Request& request, std::vector<Address>& addresses) {
-  const auto& [in, out, dtype, shape, device] = tensor;
-  request.tensors.push_back({to_enum<DType>(dtype, kDTypeCount, "dtype"), device, shape});
-  addresses.push_back({reinterpret_cast<const void*>(in), reinterpret_cast<void*>(out)});
+std::vector<Address> take_tensors(const std::vector<PyTensor>& tensors, Request& request) {
+  std::vector<TensorSpec> specs;
+  std::vector<Address> addresses;
+  for (const auto& [in, out, dtype, shape, device] : tensors) {
+    specs.push_back({to_enum<DType>(dtype, kDTypeCount, "dtype"), device, shape});
+    addresses.push_back({reinterpret_cast<const void*>(in), reinterpret_cast<void*>(out)});
+  }
+  request.tensors = TensorSpecs(std::move(specs));
+  return addresses;
 }
 
 EventPtr ready_on(const Request& request, std::uintptr_t stream) {
@@ -279,8 +284,7 @@ py::object submit(int verb, std::string name, const std::vector<PyTensor>& tenso
   request.root = root;
   request.splits = std::move(splits);
   request.site = std::move(site);
-  std::vector<Address> addresses;
-  for (const PyTensor& tensor : tensors) add_tensor(tensor, request, addresses);
+  std::vector<Address> addresses = take_tensors(tensors, request);
   const bool on_gpu = !request.tensors.empty() && request.tensors[0].device != kHostDevice;
   EventPtr ready = on_gpu ? ready_on(request, stream) : nullptr;
   auto work = awaited ? engine->submit_quietly(process_set, std::move(request), std::move(addresses),

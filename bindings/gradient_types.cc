@@ -235,8 +235,7 @@ std::unique_ptr<PreparedAllreduce> prepare(std::string name, const std::vector<P
   request.prescale = prescale;
   request.postscale = postscale;
   request.site = std::move(site);
-  std::vector<Address> addresses;
-  for (const PyTensor& tensor : tensors) add_tensor(tensor, request, addresses);
+  take_tensors(tensors, request);
   return PreparedAllreduce::make(std::move(request), process_set, gradients);
 }
 

@@ -149,6 +149,7 @@ void Engine::set_fusion_threshold(std::int64_t bytes) {
   }
   const std::lock_guard lock(mutex_);
   new_fusion_threshold_ = bytes;
+  quiet_.fetch_add(1, std::memory_order_release);
 }
 
 // ---- the engine's thread ----
@@ -266,19 +267,28 @@ void Engine::look_around() {
   for (auto& group : closing_) group->look(now);
 }
 
+// Without the mutex, for which the program's threads would have to wait, unless there is something to take: whoever
+// changes what it guards rings afterwards, or counts in `quiet_`.
 void Engine::take_in_queue() {
+  const std::uint32_t rings = doorbell_.rings();
+  const std::uint32_t quiet = quiet_.load(std::memory_order_acquire);
+  if (rings == rings_taken_ && quiet == quiet_taken_ && !leave_taken_) {
+    if (!asking_.empty()) take_in_questions();
+    return;
+  }
   std::vector<Queued> queue;
-  bool leave = false;
   bool questions = false;
   std::optional<std::int64_t> threshold;
   {
     const std::lock_guard lock(mutex_);
     if (failure_) throw JobFailure(*failure_, failure_agreed_);
     queue.swap(queue_);
-    leave = leaving_;
+    leave_taken_ = leaving_;
     questions = std::exchange(has_questions_, false);
     threshold = std::exchange(new_fusion_threshold_, std::nullopt);
   }
+  rings_taken_ = rings;
+  quiet_taken_ = quiet;
   for (Queued& queued : queue) {
     const auto group = groups_.find(queued.group);
     if (group != groups_.end()) {
@@ -290,12 +300,13 @@ void Engine::take_in_queue() {
   }
   if (questions || !asking_.empty()) take_in_questions();
   for (auto& [id, group] : groups_) {
-    if (leave && !group->leaving()) group->leave();
+    if (leave_taken_ && !group->leaving()) group->leave();
     if (threshold) group->set_fusion_threshold(*threshold);
   }
 }
 
 bool Engine::ended() {
+  if (!leave_taken_) return false;
   const std::lock_guard lock(mutex_);
   // A failure has to be told first: take_in_queue() throws it.
   return !failure_ && leaving_ && closing_.empty() &&

@@ -190,6 +190,13 @@ class Engine final : private GroupOwner {
   Clock::time_point last_done_at_;
   std::uint64_t done_count_ = 0;
 
+  // What of the shared state below has been taken in.
+  std::uint32_t rings_taken_ = 0;
+  std::uint32_t quiet_taken_ = 0;
+  bool leave_taken_ = false;
+
+  // Changes of the shared state that nobody rang for.
+  std::atomic<std::uint32_t> quiet_{1};
   // Waits for a work by the program's threads. Whoever waits has submitted all it means to for the time being, which
   // may be less than a locked plan expects.
   std::atomic<std::uint64_t> waits_begun_{0};

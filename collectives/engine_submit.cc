@@ -40,7 +40,9 @@ std::shared_ptr<Work> Engine::submit(int group, Request request, std::vector<Add
 
 std::shared_ptr<Work> Engine::submit_quietly(int group, Request request, std::vector<Address> addresses,
                                              Allocate allocate, EventPtr ready) {
-  return enqueue(group, std::move(request), std::move(addresses), std::move(allocate), std::move(ready));
+  auto work = enqueue(group, std::move(request), std::move(addresses), std::move(allocate), std::move(ready));
+  quiet_.fetch_add(1, std::memory_order_release);
+  return work;
 }
 
 std::shared_ptr<Work> Engine::enqueue(int group, Request request, std::vector<Address> addresses, Allocate allocate,

@@ -205,13 +205,17 @@ BatchItem Group::to_batch_item(Item& item) {
   BatchItem result;
   result.contributors = item.contributors;
   result.sequence = item.sequence;
+  auto own = take({item.agreement ? item.agreement->request.name : cache_.at(item.slot)->request.name, item.sequence});
   if (item.agreement) {
+    // One and the same, so that later requests are compared in no time.
+    TensorSpecs& agreed = item.agreement->request.tensors;
+    if (own && own->request.tensors == agreed) agreed = own->request.tensors;
     result.agreement = std::make_shared<const Agreement>(std::move(*item.agreement));
   } else {
     result.agreement = cache_.at(item.slot);
   }
   if (plan_ && item.sequence == 0) plan_->negotiated(result.agreement->request.name, Clock::now());
-  if (auto own = take({result.agreement->request.name, item.sequence})) result.submission.emplace(std::move(*own));
+  if (own) result.submission.emplace(std::move(*own));
   if (item.agreement && item.slot != kNoSlot) {
     cache_.remember(item.slot, result.agreement, result.submission ? &result.submission->request : nullptr);
   }

@@ -116,8 +116,9 @@ Request read_request(Reader& reader) {
   request.prescale = reader.real();
   request.postscale = reader.real();
   request.root = static_cast<int>(reader.integer());
-  request.tensors.resize(reader.length());
-  for (TensorSpec& tensor : request.tensors) tensor = read_tensor(reader);
+  std::vector<TensorSpec> tensors(reader.length());
+  for (TensorSpec& tensor : tensors) tensor = read_tensor(reader);
+  request.tensors = TensorSpecs(std::move(tensors));
   request.splits = reader.integers();
   request.site = reader.text();
   return request;

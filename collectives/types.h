@@ -1,10 +1,14 @@
 // The words that travel between the stations: what a tensor is, what was asked, and which ranks asked it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace sirtaki {
@@ -65,6 +69,27 @@ struct TensorSpec {
   bool operator==(const TensorSpec&) const = default;
 };
 
+// The tensors of one request. Never changed, so copies share them, and comparing a copy costs nothing.
+class TensorSpecs {
+ public:
+  TensorSpecs() = default;
+  TensorSpecs(std::initializer_list<TensorSpec> specs) : TensorSpecs(std::vector<TensorSpec>(specs)) {}
+  explicit TensorSpecs(std::vector<TensorSpec> specs)
+      : specs_(std::make_shared<const std::vector<TensorSpec>>(std::move(specs))) {}
+
+  std::size_t size() const { return specs_ == nullptr ? 0 : specs_->size(); }
+  bool empty() const { return size() == 0; }
+  const TensorSpec* begin() const { return specs_ == nullptr ? nullptr : specs_->data(); }
+  const TensorSpec* end() const { return begin() + size(); }
+  const TensorSpec& operator[](std::size_t i) const { return (*specs_)[i]; }
+  bool operator==(const TensorSpecs& other) const {
+    return specs_ == other.specs_ || std::equal(begin(), end(), other.begin(), other.end());
+  }
+
+ private:
+  std::shared_ptr<const std::vector<TensorSpec>> specs_;
+};
+
 // What one rank asks for, as the other ranks may know it: no addresses. A grouped call is one request with several
 // tensors, so it is agreed and run as one unit.
 struct Request {
@@ -75,7 +100,7 @@ struct Request {
   double prescale = 1.0;
   double postscale = 1.0;
   int root = -1;  // rank within the group, broadcast only
-  std::vector<TensorSpec> tensors;
+  TensorSpecs tensors;
   std::vector<std::int64_t> splits;  // alltoall: rows for each rank; process sets: their global ranks
   std::string site;                  // "train.py:41", where the user's program asked
 

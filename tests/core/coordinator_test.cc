@@ -150,10 +150,10 @@ void every_kind_of_mismatch_is_a_table() {
   const Change changes[] = {
       {"collective", [](Request& r) { r.verb = Verb::kBroadcast; }},
       {"op differs", [](Request& r) { r.op = ReduceOp::kMin; }},
-      {"dtype", [](Request& r) { r.tensors[0].dtype = DType::kInt32; }},
-      {"device", [](Request& r) { r.tensors[0].device = 0; }},
-      {"shape", [](Request& r) { r.tensors[0].shape = {2, 2}; }},
-      {"number of tensors", [](Request& r) { r.tensors.push_back(r.tensors[0]); }},
+      {"dtype", [](Request& r) { r.tensors = {{DType::kInt32, kHostDevice, r.tensors[0].shape}}; }},
+      {"device", [](Request& r) { r.tensors = {{r.tensors[0].dtype, 0, r.tensors[0].shape}}; }},
+      {"shape", [](Request& r) { r.tensors = {{r.tensors[0].dtype, kHostDevice, {2, 2}}}; }},
+      {"number of tensors", [](Request& r) { r.tensors = {r.tensors[0], r.tensors[0]}; }},
       {"prescale", [](Request& r) { r.prescale = 2; }},
       {"postscale", [](Request& r) { r.postscale = 2; }},
   };
@@ -177,7 +177,7 @@ void two_gpus_of_different_number_are_no_mismatch() {
   Fixture f(2);
   for (int rank : {0, 1}) {
     Request request = allreduce("a");
-    request.tensors[0].device = rank;
+    request.tensors = {{DType::kFloat32, rank, request.tensors[0].shape}};
     f.submit(rank, request);
   }
   check_equal(f.decide().batches.size(), 1U, "each rank has its own GPU");
@@ -189,7 +189,8 @@ void a_second_gpu_of_one_rank_is_refused_on_all() {
     const std::string name = "a" + std::to_string(second);
     for (int rank : {0, 1}) {
       Request request = allreduce(name);
-      request.tensors[0].device = rank == 0 ? 0 : second == 0 ? 3 : 2;
+      const int device = rank == 0 ? 0 : second == 0 ? 3 : 2;
+      request.tensors = {{DType::kFloat32, device, request.tensors[0].shape}};
       f.submit(rank, request);
     }
     const Verdict verdict = f.decide();

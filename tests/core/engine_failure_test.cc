@@ -133,7 +133,7 @@ void bad_calls_are_refused_at_once() {
     request.op = ReduceOp::kAverage;
     refused(request, "Average of bool");
     request = request_of(Verb::kAllreduce, "x", {4});
-    request.tensors.push_back(request.tensors[0]);
+    request.tensors = {request.tensors[0], request.tensors[0]};
     refused(request, "share memory");
     // Stays in flight until the other rank asks for it too.
     const std::string own = "twice" + std::to_string(rank);

@@ -41,7 +41,7 @@ void what_differs_does_not_fuse() {
   Request op = allreduce(1);
   op.op = ReduceOp::kMax;
   Request device = allreduce(1);
-  device.tensors[0].device = 0;
+  device.tensors = {{DType::kFloat32, 0, device.tensors[0].shape}};
   const Plan expected{{0, 6}, {1}, {2}, {3}, {4}, {5}};
   check(plan_of({allreduce(1), scaled, post, op, device, allreduce(1, DType::kInt32), allreduce(1)}) == expected,
         "kinds are kept apart and looked ahead over");
@@ -61,11 +61,11 @@ void other_verbs() {
 
 void groups_stay_whole() {
   Request group = allreduce(200);
-  group.tensors.push_back({DType::kFloat32, kHostDevice, {200}});
+  group.tensors = {group.tensors[0], {DType::kFloat32, kHostDevice, {200}}};
   check(plan_of({allreduce(10), group, allreduce(10)}) == Plan{{0}, {1}, {2}}, "a group beyond the limit");
-  group.tensors[0].shape = {10};
+  group.tensors = {{DType::kFloat32, kHostDevice, {10}}, group.tensors[1]};
   check(plan_of({allreduce(10), group}) == Plan{{0, 1}}, "a group is one unit that fuses like any other");
-  group.tensors[1].dtype = DType::kFloat64;
+  group.tensors = {group.tensors[0], {DType::kFloat64, kHostDevice, group.tensors[1].shape}};
   check(plan_of({group, group}) == Plan{{0}, {1}}, "mixed dtypes stay alone");
 }
 
