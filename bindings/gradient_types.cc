@@ -35,6 +35,11 @@ int set_slots(PyObject* self, PyObject* value, void*) {
     PyErr_SetString(PyExc_TypeError, "slots must be Slots");
     return -1;
   }
+  // What was reduced is no longer found by place.
+  const bool by_place = unit->sent != nullptr && PyTuple_GET_SIZE(unit->sent) == size_of(unit);
+  for (Py_ssize_t i = 0; by_place && i < size_of(unit); ++i) {
+    Py_XSETREF(slot_at(unit, i)->reduced, taken(PyTuple_GET_ITEM(unit->sent, i)));
+  }
   Py_XSETREF(unit->slots, slots);
   Py_CLEAR(unit->prepared);
   return 0;
@@ -134,6 +139,7 @@ int visit_slot(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
   Py_VISIT(slot->parameter);
   Py_VISIT(slot->unit);
+  Py_VISIT(slot->reduced);
   return 0;
 }
 
@@ -141,6 +147,7 @@ int clear_slot(PyObject* self) {
   auto* slot = as<GradientSlot>(self);
   Py_CLEAR(slot->parameter);
   Py_CLEAR(slot->unit);
+  Py_CLEAR(slot->reduced);
   return 0;
 }
 
@@ -170,7 +177,6 @@ void drop_unit(PyObject* self) {
 void drop_slot(PyObject* self) {
   PyObject_GC_UnTrack(self);
   clear_slot(self);
-  Py_CLEAR(as<GradientSlot>(self)->reduced);
   release(self);
 }
 
@@ -204,6 +210,7 @@ PyGetSetDef unit_attributes[] = {
 PyGetSetDef slot_attributes[] = {{"unit", unit_of, set_unit, nullptr, nullptr}, {}};
 PyMethodDef unit_methods[] = {
     {"finish", finish_unit, METH_NOARGS, nullptr},
+    {"has_reduced", has_reduced, METH_O, nullptr},
     {"reset", reset_unit, METH_NOARGS, nullptr},
     {},
 };
@@ -267,6 +274,7 @@ void bind_gradients(py::module_& module) {
   py::class_<PreparedAllreduce>(module, "PreparedAllreduce");
   module.def("prepare_allreduce", &prepare, py::arg("name"), py::arg("tensors"), py::arg("op"), py::arg("prescale"),
              py::arg("postscale"), py::arg("process_set"), py::arg("site"), py::arg("gradients"));
+  module.def("finish_units", &finish_units, py::arg("units"));
   module.def("divert_gradients", &divert_gradients, py::arg("elsewhere"));
 }
 

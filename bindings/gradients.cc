@@ -89,31 +89,38 @@ PyObject* count_gradient(PyObject* self, PyObject*, PyObject*) {
 
 namespace {
 
-// Slot.reduced of all slots; false and a Python error if there is no memory.
-bool note_reduced(GradientUnit* unit, PyObject* gradients) {
-  for (Py_ssize_t i = 0; i < size_of(unit); ++i) {
-    PyObject* const reference = PyWeakref_NewRef(PyTuple_GET_ITEM(gradients, i), nullptr);
-    if (reference == nullptr) return false;
-    Py_XSETREF(slot_at(unit, i)->reduced, reference);
-  }
-  return true;
-}
-
 std::optional<std::uintptr_t> stream_of(const GradientUnit* unit) {
   if (unit->prepared == nullptr) return std::nullopt;  // its slots have changed meanwhile
   return py::handle(unit->prepared).cast<PreparedAllreduce&>().stream();
+}
+
+bool is_under_way(const GradientUnit* unit) {
+  return unit->state == kSent && unit->work != nullptr && unit->sent != nullptr;
+}
+
+// Throws what Work.wait does.
+void wait_for_unit(GradientUnit* unit) {
+  const auto work = py::reinterpret_steal<py::object>(std::exchange(unit->work, nullptr));
+  unit->state = kReduced;
+  wait_for(work, stream_of(unit));
+}
+
+// The gradient that a prepared unit has sent for this slot; null if there is none.
+PyObject* sent_for(const GradientUnit* unit, const GradientSlot* slot) {
+  if (unit->sent == nullptr || PyTuple_GET_SIZE(unit->sent) != size_of(unit)) return nullptr;
+  for (Py_ssize_t i = 0; i < size_of(unit); ++i) {
+    if (slot_at(unit, i) == slot) return PyTuple_GET_ITEM(unit->sent, i);
+  }
+  return nullptr;
 }
 
 }  // namespace
 
 PyObject* finish_unit(PyObject* self, PyObject*) {
   auto* unit = as<GradientUnit>(self);
-  if (unit->sent == nullptr) Py_RETURN_FALSE;
-  const auto work = py::reinterpret_steal<py::object>(std::exchange(unit->work, nullptr));
-  const auto gradients = py::reinterpret_steal<py::object>(std::exchange(unit->sent, nullptr));
-  unit->state = kReduced;
+  if (!is_under_way(unit)) Py_RETURN_FALSE;
   try {
-    wait_for(work, stream_of(unit));
+    wait_for_unit(unit);
   } catch (py::error_already_set& error) {
     error.restore();
     return nullptr;
@@ -121,15 +128,45 @@ PyObject* finish_unit(PyObject* self, PyObject*) {
     set_python_error(error);
     return nullptr;
   }
-  if (size_of(unit) == PyTuple_GET_SIZE(gradients.ptr()) && !note_reduced(unit, gradients.ptr())) return nullptr;
   Py_RETURN_TRUE;
+}
+
+bool finish_units(const py::list& units) {
+  for (const py::handle unit : units) {
+    if (!is_under_way(as<GradientUnit>(unit.ptr()))) return false;
+  }
+  std::optional<Error> failure;
+  for (const py::handle unit : units) {
+    try {
+      wait_for_unit(as<GradientUnit>(unit.ptr()));
+    } catch (const Error& error) {
+      if (!failure) failure = error;
+    }
+  }
+  if (failure) throw *failure;
+  return true;
+}
+
+PyObject* has_reduced(PyObject* self, PyObject* argument) {
+  auto* slot = as<GradientSlot>(argument);
+  PyObject* reduced = sent_for(as<GradientUnit>(self), slot);
+  if (reduced == nullptr) reduced = slot->reduced;
+  if (reduced == nullptr || reduced == Py_None) Py_RETURN_FALSE;
+  PyObject* const gradient = PyObject_GetAttr(slot->parameter, grad_attribute());
+  if (gradient == nullptr) return nullptr;
+  Py_DECREF(gradient);
+  return PyBool_FromLong(gradient == reduced);
 }
 
 PyObject* reset_unit(PyObject* self, PyObject*) {
   auto* unit = as<GradientUnit>(self);
   unit->state = kOpen;
   unit->ready = unit->times = 0;
-  for (Py_ssize_t i = 0; i < size_of(unit); ++i) slot_at(unit, i)->fired = 0;
+  Py_CLEAR(unit->sent);
+  for (Py_ssize_t i = 0; i < size_of(unit); ++i) {
+    slot_at(unit, i)->fired = 0;
+    Py_CLEAR(slot_at(unit, i)->reduced);
+  }
   Py_RETURN_NONE;
 }
 

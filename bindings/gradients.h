@@ -28,7 +28,7 @@ struct GradientUnit {
   PyObject* slots;     // tuple
   PyObject* prepared;  // a PreparedAllreduce, or null
   PyObject* work;      // while under way
-  PyObject* sent;      // tuple of the gradients that a prepared unit has sent
+  PyObject* sent;      // tuple of the gradients that a prepared unit has sent in this step
   int state;           // 0: gradients are awaited
   int ready;           // slots that have had all their passes
   int times;           // reductions in this step
@@ -39,7 +39,7 @@ struct GradientSlot {
   PyObject ob_base;
   PyObject* parameter;
   GradientUnit* unit;
-  PyObject* reduced;  // a weak reference to the gradient as of its last reduction, or None
+  PyObject* reduced;  // the gradient as of its reduction in this step, unless its unit was prepared
   int fired;          // gradients accumulated since the last step
 };
 
@@ -65,10 +65,14 @@ inline GradientSlot* slot_at(const GradientUnit* unit, Py_ssize_t i) {
   return as<GradientSlot>(PyTuple_GET_ITEM(unit->slots, i));
 }
 
-// Python's functions: slot(parameter), the hook itself; unit.finish() and unit.reset(); divert_gradients(bool).
+// What frameworks/sirtaki/_core.pyi says of slot(parameter), the hook itself, and of the methods of units.
 PyObject* count_gradient(PyObject* slot, PyObject*, PyObject*);
 PyObject* finish_unit(PyObject* unit, PyObject*);
+PyObject* has_reduced(PyObject* unit, PyObject* slot);
 PyObject* reset_unit(PyObject* unit, PyObject*);
+// Waits for all of them and then throws the first failure; false, and nothing is done, unless all were sent as
+// prepared.
+bool finish_units(const pybind11::list& units);
 void divert_gradients(bool elsewhere);
 
 }  // namespace sirtaki

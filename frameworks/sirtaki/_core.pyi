@@ -147,7 +147,9 @@ class GradientUnit:
     ready: int  # slots that have had all their passes
     times: int  # how often it was sent in this step
     def finish(self) -> bool:
-        """Waits, as Work.wait, for what was sent as prepared; False if it was sent otherwise."""
+        """Waits, as Work.wait, for what was sent as prepared; False if it was sent otherwise, or not."""
+    def has_reduced(self, slot: GradientSlot, /) -> bool:
+        """Whether the parameter's gradient is still the one that was reduced in this step."""
     def reset(self) -> None:
         """For the next step: the unit and its slots."""
 
@@ -157,7 +159,7 @@ class GradientSlot:
     def __call__(self, parameter: Any) -> None: ...
     parameter: Any
     unit: Any
-    reduced: Any  # a weak reference to the gradient as of its last reduction, or None
+    reduced: Any  # the gradient as of its reduction in this step, if its unit was not prepared
     fired: int  # gradients since the last step
 
 class PreparedAllreduce: ...
@@ -175,6 +177,11 @@ def prepare_allreduce(
     """The arguments are submit's. gradients: the framework's tensors that `tensors` describes; those that are sent
     later must lie as these do. None if the framework does not say how they lie (by DLPack's exchange API; torch 2.10
     and later).
+    """
+
+def finish_units(units: list[Any]) -> bool:
+    """Unit.finish of all, also if one fails; then raises the first failure. False, and nothing is done, unless all are
+    under way and were sent as prepared.
     """
 
 def divert_gradients(elsewhere: bool) -> None:

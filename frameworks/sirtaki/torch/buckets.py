@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from sirtaki.torch.units import DENSE, Slot, Unit
 
-# Small enough that most of them travel while backward goes on, large enough that there are few.
-BUCKET_BYTES = {"cpu": 8 << 20, "cuda": 25 << 20}
+# Small enough that most of them travel while backward goes on, large enough that there are few: each wakes a thread.
+BUCKET_BYTES = {"cpu": 16 << 20, "cuda": 25 << 20}
+# Nothing is left to be computed while the last one travels, so it holds no more than this part of a bucket.
+_LAST = 1 / 16
 
 
 def bucketed(units: Sequence[Unit]) -> list[Unit]:
@@ -16,17 +18,28 @@ def bucketed(units: Sequence[Unit]) -> list[Unit]:
     Depends on the parameters alone, so that all ranks make the same ones.
     """
     kept = [unit for unit in units if not _joins(unit)]
-    open_buckets: dict[object, list[Slot]] = {}
-    closed: list[list[Slot]] = []
+    by_kind: dict[object, list[Slot]] = {}
     for unit in reversed([unit for unit in units if _joins(unit)]):
         (slot,) = unit.slots
-        kind = (slot.parameter.dtype, slot.parameter.device)
-        bucket = open_buckets.setdefault(kind, [])
-        bucket.append(slot)
-        if sum(member.parameter.nbytes for member in bucket) >= BUCKET_BYTES[slot.parameter.device.type]:
-            closed.append(open_buckets.pop(kind))
-    made = [*closed, *open_buckets.values()]
-    return kept + [_bucket(slots) for slots in made]
+        by_kind.setdefault((slot.parameter.dtype, slot.parameter.device), []).append(slot)
+    return kept + [_bucket(slots) for of_kind in by_kind.values() for slots in _cut(of_kind)]
+
+
+def _cut(slots: list[Slot]) -> list[list[Slot]]:
+    limit = BUCKET_BYTES[slots[0].parameter.device.type]
+    last = len(slots)
+    while last > 0 and _bytes(slots[last - 1 :]) <= limit * _LAST:
+        last -= 1
+    cut: list[list[Slot]] = [[]]
+    for slot in slots[:last]:
+        if _bytes(cut[-1]) >= limit:
+            cut.append([])
+        cut[-1].append(slot)
+    return [part for part in (*cut, slots[last:]) if part]
+
+
+def _bytes(slots: list[Slot]) -> int:
+    return sum(slot.parameter.nbytes for slot in slots)
 
 
 def _joins(unit: Unit) -> bool:

@@ -37,7 +37,6 @@ from sirtaki.torch.units import (
     UNKNOWN,
     Slot,
     Unit,
-    is_same,
     rows_of,
 )
 
@@ -169,7 +168,7 @@ class GradientReducer:
         if unit.state == REDUCED and unit.bucket and not slot.fired:
             self._units.append(unit.without(slot))
             return
-        if unit.state == SENT or is_same(slot.reduced, slot.parameter.grad):
+        if unit.state == SENT or unit.has_reduced(slot):
             raise AssertionError(self._too_many(slot))
         self._reopen()  # the program has dropped the gradients of a step that it did not take
 
@@ -210,6 +209,23 @@ class GradientReducer:
         """Submits what is missing and waits for everything; afterwards all gradients are reduced."""
         step = self._step
         self._is_new = False
+        if self._unknown or not self._finish_prepared():
+            self._send_the_rest()
+        if not step.listening:
+            step.site = ""
+        step.full = step.touched = False
+        self._completions += 1
+
+    def _finish_prepared(self) -> bool:
+        """The usual end of a step: every unit was sent as prepared. False if not, and then nothing is done."""
+        try:
+            return core.finish_units(self._units)
+        except Exception:
+            self.reset()
+            raise
+
+    def _send_the_rest(self) -> None:
+        step = self._step
         if not step.site:
             step.site = call_site()
         if self._unknown:
@@ -223,10 +239,6 @@ class GradientReducer:
         self._wait()
         for unit in filled:
             unit.state = FILLED
-        if not step.listening:
-            step.site = ""
-        step.full = step.touched = False
-        self._completions += 1
 
     def synchronize(self) -> None:
         """Completes the step unless the end of backward has done so."""
@@ -267,13 +279,12 @@ class GradientReducer:
             slot = unit.slots[0]
             reduction, slot.sparse = slot.sparse, None
             slot.parameter.grad = reduction.result().to(slot.parameter.dtype)
-            slot.reduced = weakref.ref(slot.parameter.grad)
+            slot.reduced = slot.parameter.grad
             return
         wires, unit.wires = unit.wires, []
         finish(work, wires)
         for slot in unit.slots:
-            grad = slot.parameter.grad
-            slot.reduced = None if grad is None else weakref.ref(grad)
+            slot.reduced = slot.parameter.grad
 
     def drain(self) -> None:
         """Waits for what is under way without filling in what is missing; the step is given up."""

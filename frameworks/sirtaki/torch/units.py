@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 
 import torch
@@ -16,9 +15,7 @@ OPEN, SENT, REDUCED, FILLED = range(4)  # a unit within one step; FILLED: reduce
 
 
 class Slot(core.GradientSlot):
-    """One parameter, and the hook on it: `fired` counts gradients since the last step, `reduced` is a weak reference to
-    the gradient as of the last reduction.
-    """
+    """One parameter, and the hook on it: `fired` counts gradients since the last step."""
 
     __slots__ = ("kind", "name", "sparse")
 
@@ -77,12 +74,3 @@ def rows_of(slot: Slot) -> torch.Tensor:
     indices = torch.empty((1, 0), dtype=torch.int64, device=parameter.device)
     values = torch.empty((0, *parameter.shape[1:]), dtype=parameter.dtype, device=parameter.device)
     return torch.sparse_coo_tensor(indices, values, parameter.shape, is_coalesced=True, check_invariants=False)
-
-
-def is_same(reference: weakref.ref[torch.Tensor] | None, grad: torch.Tensor | None) -> bool:
-    """Whether a gradient is still the one referred to; torch may revive a tensor's Python object."""
-    earlier = reference() if reference is not None else None
-    if earlier is None:
-        return False
-    earlier._fix_weakref()
-    return earlier is grad
