@@ -318,6 +318,7 @@ py::dict statistics() {
   result["planned_batches"] = s.planned_batches.load();
   result["plans"] = s.plans.load();
   result["departures"] = s.departures.load();
+  result["wait_cpu_ns"] = s.wait_cpu_ns.load();
   return result;
 }
 

@@ -1,4 +1,6 @@
 // How a thread of the user's that waits for a work does the engine's work meanwhile.
+#include <ctime>
+
 #include "engine.h"
 
 namespace sirtaki {
@@ -9,16 +11,28 @@ constexpr std::chrono::milliseconds kHelperPatience{100};
 // Of a thread that may not wait.
 constexpr std::chrono::microseconds kMoment{100};
 
-// Counts a wait as long as it lasts.
+std::uint64_t processor_time() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
+}
+
+// Counts a wait as long as it lasts, and what it costs the waiting thread.
 class OneWait {
  public:
-  OneWait(std::atomic<std::uint64_t>& begun, std::atomic<std::uint64_t>& ended) : ended_(ended) {
+  OneWait(std::atomic<std::uint64_t>& begun, std::atomic<std::uint64_t>& ended, std::atomic<std::uint64_t>& spent)
+      : ended_(ended), spent_(spent), start_(processor_time()) {
     begun.fetch_add(1, std::memory_order_acq_rel);
   }
-  ~OneWait() { ended_.fetch_add(1, std::memory_order_acq_rel); }
+  ~OneWait() {
+    ended_.fetch_add(1, std::memory_order_acq_rel);
+    spent_.fetch_add(processor_time() - start_, std::memory_order_relaxed);
+  }
 
  private:
   std::atomic<std::uint64_t>& ended_;
+  std::atomic<std::uint64_t>& spent_;
+  std::uint64_t start_;
 };
 
 }  // namespace
@@ -26,7 +40,7 @@ class OneWait {
 bool Engine::wait(Work& work, bool may_help) {
   epoch_.fetch_add(1, std::memory_order_release);
   if (work.done()) return true;
-  const OneWait counted(waits_begun_, waits_ended_);
+  const OneWait counted(waits_begun_, waits_ended_, statistics_.wait_cpu_ns);
   if (is_engines_own(std::this_thread::get_id())) {
     throw Error(ErrorKind::kPrecondition,
                 "a collective was waited for in a callback of the engine, which could then never complete it");

@@ -137,6 +137,11 @@ class Benchmark:
             op=hvd.Adasum if adasum else hvd.Average,
         )
 
+    def adapter_seconds(self) -> float:
+        from torch_adapter_cost import adapter_seconds
+
+        return adapter_seconds(self.hvd, [gradient.nbytes for gradient in self.gradients])
+
     def exchange(self) -> None:
         compression = self.compression
         wire = [compression.compress(gradient) for gradient in self.gradients]

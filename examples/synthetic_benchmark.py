@@ -17,6 +17,7 @@ A framework takes part by a module benchmark_<framework>.py beside this file wit
     trainer(distributed)      -> a function that trains one batch and returns the seconds in which it only waited
                               for other ranks, or NaN where it cannot tell
     exchange()                reduces the gradients of one step and does nothing else
+    adapter_seconds()         of the host's time, what the adapter takes in a step; may be missing
     finish()                  returns when the device has done all that was asked of it
     peers()                   with --compare ddp: {name: a function that trains one batch}, in other ways; with
                               --capture among them NO_COMMUNICATION, for what is not captured
@@ -122,6 +123,7 @@ class Run:
         self.alone: list[Iteration] = []
         self.by_peer: dict[str, list[Iteration]] = {}
         self.exchanges: list[float] = []
+        self.adapter_seconds: float | None = None
 
     def iteration(self, train: Callable[[], float]) -> Iteration:
         batches = self.arguments.num_batches_per_iter
@@ -174,6 +176,8 @@ class Run:
             self.benchmark.finish()
             self.exchanges.append(time.perf_counter() - start)
         del self.exchanges[0]
+        if hasattr(self.benchmark, "adapter_seconds") and not self.arguments.use_adasum:
+            self.adapter_seconds = self.benchmark.adapter_seconds()
 
 
 def main(argv: list[str] | None = None) -> None:

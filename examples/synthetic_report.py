@@ -134,6 +134,8 @@ class Report:
             self.facts["exchange_seconds"] = statistics.median(
                 max(seconds) for seconds in zip(*(exchanges for _, _, exchanges in per_rank), strict=True)
             )
+        if run.adapter_seconds is not None:
+            self.facts["adapter_seconds_a_step"] = max(self.world.gather(run.adapter_seconds))
         if run.by_peer:
             self.compare_ways(run)
         if run.without:
@@ -180,6 +182,8 @@ class Report:
         say(*map(where_time_went, facts["ranks"]))
         if "exchange_seconds" in facts:
             say(f"The gradients of one step, exchanged alone: {facts['exchange_seconds'] * 1e3:.1f} ms")
+        if "adapter_seconds_a_step" in facts:
+            say(f"Host time of the adapter per step: {facts['adapter_seconds_a_step'] * 1e3:.2f} ms")
         if "ways" in facts:
             say(*self.table())
         if "ratio_to_without_sirtaki" in facts:

@@ -204,7 +204,10 @@ def gpu_info() -> dict[str, str]:
     """Loads the libraries for GPUs: for "CUDA", "kernels" and "NCCL", what is there or the loader's words."""
 
 def statistics() -> dict[str, int]:
-    """Counters since init: batches, tensors, bytes, messages, cache_hits, cache_misses, idle_wakeups."""
+    """Counters since init: batches, tensors, bytes, messages, cache_hits, cache_misses, idle_wakeups, planned_batches,
+    plans, departures; wait_cpu_ns: processor time that the program's threads spent in waits, helping the engine
+    included.
+    """
 
 def plane_uses() -> dict[str, int]:
     """How often each data plane was chosen since init, by its name, in alphabetical order: "shm" (all ranks of the
