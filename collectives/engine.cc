@@ -81,6 +81,7 @@ Engine::Engine(EngineOptions options, std::unique_ptr<Transport> world)
       seats.publish();
       world = make_shm_transport(std::move(world), bells_, all, why);  // meets all ranks
       backoff_ = Backoff(seats);
+      works_beside_ = seats.suffice(2);
     }
   }
   control_ = world->name();

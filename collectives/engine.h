@@ -51,6 +51,11 @@ class Engine final : private GroupOwner {
   std::shared_ptr<Work> submit_quietly(int group, Request request, std::vector<Address> addresses,
                                        Allocate allocate = nullptr, EventPtr ready = nullptr);
 
+  // The same for a caller that has other things to do before it waits. Where the engine's thread has no core of its own
+  // and meets nobody outside this host, it would only take turns with the caller, so it is not woken for this.
+  std::shared_ptr<Work> submit_ahead(int group, Request request, std::vector<Address> addresses,
+                                     EventPtr ready = nullptr);
+
   // Any thread: blocks until the work is done. False if a signal may have come: look after it and call again, without
   // `help`. A thread that would only sleep does the engine's work itself if the engine sleeps: a small collective then
   // costs no hand-over between threads.
@@ -168,6 +173,7 @@ class Engine final : private GroupOwner {
   PlaneUses plane_uses_;
   Topology topology_;
   std::shared_ptr<HostBells> bells_;  // where all ranks share a host
+  bool works_beside_ = true;  // is there a core for the engine's thread, or somebody outside this host to work with?
   Doorbell doorbell_;
   Backoff backoff_;
 

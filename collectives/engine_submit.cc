@@ -45,6 +45,17 @@ std::shared_ptr<Work> Engine::submit_quietly(int group, Request request, std::ve
   return work;
 }
 
+std::shared_ptr<Work> Engine::submit_ahead(int group, Request request, std::vector<Address> addresses, EventPtr ready) {
+  const bool rings = works_beside_ || ready != nullptr;
+  auto work = enqueue(group, std::move(request), std::move(addresses), nullptr, std::move(ready));
+  if (rings) {
+    doorbell_.ring(false);
+  } else {
+    quiet_.fetch_add(1, std::memory_order_release);
+  }
+  return work;
+}
+
 std::shared_ptr<Work> Engine::enqueue(int group, Request request, std::vector<Address> addresses, Allocate allocate,
                                       EventPtr ready) {
   auto work = std::make_shared<Work>();

@@ -18,11 +18,11 @@ cpu_set_t allowed_cores() {
 
 void Seats::publish() { bells_->of(rank_).allowed = allowed_cores(); }
 
-bool Seats::suffice() const {
+bool Seats::suffice(int each) const {
   cpu_set_t all;
   CPU_ZERO(&all);
   for (int rank = 0; rank < bells_->size(); ++rank) CPU_OR(&all, &all, &bells_->of(rank).allowed);
-  return CPU_COUNT(&all) >= bells_->size();
+  return CPU_COUNT(&all) >= each * bells_->size();
 }
 
 bool Seats::shared() const {

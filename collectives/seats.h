@@ -18,8 +18,8 @@ class Seats {
 
   // Says which cores this process may use; once.
   void publish();
-  // After all have: do the ranks have together as many cores as they are many?
-  bool suffice() const;
+  // After all have: do the ranks have together so many cores for each of them?
+  bool suffice(int each = 1) const;
 
   // For the thread that does this rank's work and waits; it says on which core it is. Is `peer`, or any other rank, to
   // work on the same core as far as it has said?
