@@ -104,6 +104,7 @@ except Exception as error:
 
 def test_not_all_there(hosts: Hosts) -> None:
     """C63: a rank that never calls init."""
+    hosts.dies_inside_mpi_init = True
     which = "(os.environ.get('PMI_RANK') or os.environ['OMPI_COMM_WORLD_RANK'])"
     start = START.replace("hvd.init()", f"if {which} == '2': time.sleep(100)\nhvd.init()")
     done = hosts.run(*hosts.flags(), *hosts.program("", start), SIRTAKI_START_TIMEOUT="3")

@@ -163,6 +163,7 @@ class Supervisor:
             elif kind == channel.ASK:
                 self._on_ask()
             elif kind == channel.FAIL:
+                self._note_segments()  # a rank that learns of it inside MPI_Init leaves at once
                 self._line.fail(json.loads(payload))
 
     def _on_end(self, number: int) -> None:
@@ -259,11 +260,14 @@ class Supervisor:
             text = f"process {self._lost} is gone without shutdown()"
             self._send(channel.CAUSE, {"kind": "early exit", "text": text, "time": time.time(), "code": 1})
 
+    def _note_segments(self) -> None:
+        self._segments |= segments.held_by(processes.descendants(os.getpid()))
+
     def _tell_program(self, number: int) -> None:
         """Sends the signal to the program's process group, as a terminal would."""
         if self._exit_code is None:
             self._signalled = True
-            self._segments |= segments.held_by(processes.descendants(os.getpid()))
+            self._note_segments()
             try:
                 os.killpg(self._child, number)
             except (ProcessLookupError, PermissionError):  # it has not called setpgid yet, or is a zombie
@@ -272,7 +276,7 @@ class Supervisor:
     def _kill(self) -> None:
         if self._exit_code is None:
             self._signalled = True
-            self._segments |= segments.held_by(processes.descendants(os.getpid()))
+            self._note_segments()
         processes.kill_descendants(os.getpid(), self._reap)
 
     def _end_leftovers(self) -> None:
