@@ -27,12 +27,11 @@ void finish(Task task) {
 // One communicator of its own. One thread at a time.
 class DirectNccl {
  public:
-  DirectNccl(const std::string& id, int rank, int size, int device, std::uintptr_t stream, bool kernels, int most_ctas)
-      : size_(size) {
+  DirectNccl(const std::string& id, int rank, int size, int device, std::uintptr_t stream, bool kernels) : size_(size) {
     std::string why;
     auto library = find_nccl(why);
     if (library == nullptr) throw Error(ErrorKind::kPrecondition, "no NCCL: " + why);
-    NcclMembers members{rank, size, {}, kernels, most_ctas > 0 ? most_ctas : NcclConfig::kUndefined};
+    NcclMembers members{rank, size, {}, kernels};
     std::memcpy(members.id.bytes, id.data(), std::min(id.size(), sizeof(members.id.bytes)));
     nccl_ =
         std::make_unique<NcclCollectives>(std::move(library), gpu(device), reinterpret_cast<Stream>(stream), members);
@@ -114,9 +113,8 @@ void bind_gpu_direct(py::module_& module) {
   module.def("nccl_unique_id", &unique_id);
   module.def("agree_on_gpus", &agree_on_cards, py::arg("cards"));
   py::class_<DirectNccl>(module, "DirectNccl")
-      .def(py::init<const std::string&, int, int, int, std::uintptr_t, bool, int>(), py::arg("id"), py::arg("rank"),
-           py::arg("size"), py::arg("device"), py::arg("stream"), py::arg("kernels"), py::arg("most_ctas") = 0,
-           Release())
+      .def(py::init<const std::string&, int, int, int, std::uintptr_t, bool>(), py::arg("id"), py::arg("rank"),
+           py::arg("size"), py::arg("device"), py::arg("stream"), py::arg("kernels"), Release())
       .def("allreduce", &DirectNccl::allreduce, py::arg("tensors"), py::arg("op"), py::arg("prescale"),
            py::arg("postscale"), py::arg("wire") = -1, Release())
       .def("check", &DirectNccl::check);

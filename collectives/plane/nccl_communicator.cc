@@ -52,7 +52,6 @@ Task NcclCommunicator::connect() {
     NcclComm comm = nullptr;
   };
   const auto made = std::make_shared<Made>();
-  made->config.max_ctas = members_.most_ctas;
   auto init = std::make_unique<Aside>([made, library = library_, &device = device_, members = members_] {
     device.within([&] {
       const int result =

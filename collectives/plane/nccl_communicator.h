@@ -23,8 +23,7 @@ struct NcclMembers {
   int rank = 0;
   int size = 1;
   NcclUniqueId id{};
-  bool kernels = false;                    // all ranks can convert
-  int most_ctas = NcclConfig::kUndefined;  // multiprocessors that NCCL may take, at most
+  bool kernels = false;  // all ranks can convert
 };
 
 // What decides by which connections NCCL carries a group out: equal only for groups that take the same. Sizes count by

@@ -17,7 +17,6 @@ from sirtaki.native import core
 from sirtaki.torch.tensors import Descriptor
 
 BUCKET_BYTES = 25 << 20  # from here on gradients are sent while backward goes on
-MOST_CTAS = 0  # multiprocessors that NCCL may take from backward; 0: as many as it likes
 OWN_DTYPE = -1
 
 
@@ -143,5 +142,5 @@ def connect(device: int) -> DirectReduction:
     own = core.nccl_unique_id() if core.rank() == 0 else None
     identity = exchange.broadcast_bytes(own, 0, "capture.id")
     stream = torch.cuda.Stream(device, priority=-1)
-    communicator = core.DirectNccl(identity, core.rank(), core.size(), device, stream.cuda_stream, kernels, MOST_CTAS)
+    communicator = core.DirectNccl(identity, core.rank(), core.size(), device, stream.cuda_stream, kernels)
     return DirectReduction(communicator, stream, casts=kernels)
