@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 VARIABLE = "SIRTAKI_SUPERVISOR"  # the socket's name
-_LONGEST = 60_000  # characters of one text; the kernel takes messages of some 200,000 bytes
+_LONGEST = 100_000  # bytes of a message; the kernel takes some 200,000
 
 _line: socket.socket | None = None
 _process = 0
@@ -62,13 +62,21 @@ def report(cause: Mapping[str, Any], trace: str, exit_code: int) -> bool:
     """
     if _line is None or not is_there():
         return False
-    message = {**cause, "text": cause["text"][:_LONGEST], "trace": trace[-_LONGEST:], "code": exit_code}
+    message = {**cause, "trace": trace, "code": exit_code}
     message.pop("description", None)
     try:
-        _line.send(b"C" + json.dumps(message).encode())
+        _line.send(b"C" + _packed(message))
     except OSError:
         return False
     return True
+
+
+def _packed(message: dict[str, Any]) -> bytes:
+    """The end of a long traceback and the beginning of a long text: a letter takes up to twelve bytes."""
+    while len(data := json.dumps(message).encode()) > _LONGEST:
+        trace, text = message["trace"], message["text"]
+        message = {**message, "trace": trace[-(len(trace) // 2) :], "text": text[: max(1, len(text) // 2)]}
+    return data
 
 
 def leave() -> None:

@@ -223,3 +223,14 @@ def test_spec_travels_whole() -> None:
     sent.endpoints, sent.token = [("fd00::1", 5), ("10.0.0.1", 6)], bytes(range(32))
     received = spec.Spec.from_bytes(sent.to_bytes())
     assert vars(received) == {**vars(sent), "endpoints": [["fd00::1", 5], ["10.0.0.1", 6]]}
+
+
+def test_stranger_that_is_closed_while_its_bytes_wait(launcher: Launcher) -> None:
+    """The oldest stranger has to go for the newest, and one look finds both."""
+    strangers = [launcher.connect() for _ in range(67)]
+    strangers.append(socket.create_connection(launcher.endpoint, timeout=5))
+    strangers[0].sendall(b"x")
+    launcher.turn()
+    assert not launcher.workers and strangers[0].recv(channel.NONCE_BYTES + 1)[channel.NONCE_BYTES :] == b""
+    for stranger in strangers:
+        stranger.close()

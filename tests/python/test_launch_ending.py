@@ -2,12 +2,14 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
-from launching import MPIS, Running, program, running
+from launching import MPIS, Running, environment, program, running
 
 # Each rank makes a file when it is there; then it waits for ever.
 WAIT = "open(sys.argv[1] + '/' + str(rank), 'w').close()\ntime.sleep(300)"
@@ -174,3 +176,24 @@ def test_ranks_that_do_not_start_in_time(tmp_path: Path) -> None:
         assert job.process.returncode != 0
         assert b"1 of 2 ranks arrived within 2 s, missing: rank 1" in error
         job.assert_nothing_left()
+
+
+def test_signal_before_the_job_has_begun(tmp_path: Path) -> None:
+    """As while names of hosts are looked up: the directory with the job's secret goes; how it stands ends nothing."""
+    code = """if True:
+        import sys, time
+        from sirtaki.launch import command, private_directory
+        def listen(*rest):
+            print(flush=True)
+            time.sleep(60)
+        private_directory.listen = listen
+        sys.exit(command.main(["-np", "1", "true"]))
+    """
+    environ = environment(TMPDIR=str(tmp_path))
+    with subprocess.Popen([sys.executable, "-c", code], env=environ, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"\n" and os.listdir(tmp_path)
+        process.send_signal(signal.SIGUSR1)
+        time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 128 + signal.SIGTERM
+    assert os.listdir(tmp_path) == []

@@ -3,6 +3,7 @@ in one line each, and its exit code is the job's.
 """
 
 import os
+import selectors
 import signal
 import socket
 import subprocess
@@ -14,7 +15,7 @@ import psutil
 import pytest
 from launching import Running, run, running
 
-from sirtaki.launch import status_command
+from sirtaki.launch import rank_line, status, status_command
 
 START = """import os, signal, sys, time, sirtaki as hvd
 from sirtaki.native import core
@@ -218,6 +219,13 @@ def _rank(process: int) -> str:
     return psutil.Process(process).environ()["PMI_RANK"]
 
 
+def test_a_name_that_is_taken_keeps_no_job_from_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Process ids come again in containers that share a network, and others can guess them."""
+    monkeypatch.setattr(os, "getpid", lambda: 7)
+    with status.listen() as first, status.listen() as second:
+        assert first.getsockname() != second.getsockname()
+
+
 def test_jobs_of_others_and_of_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     """Only what a launcher of this user has opened is asked; without a job there is a hint."""
     monkeypatch.setattr(status_command, "_TABLE", str(tmp_path / "unix"))
@@ -233,3 +241,35 @@ def test_jobs_of_others_and_of_none(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(status_command, "user_of_peer", lambda connection: (1, os.geteuid() + 1))
         assert status_command.main([]) == 1
         assert "you have no running job on this host" in capsys.readouterr().err
+
+
+def test_exit_code_of_a_rank_that_leaves_slowly(tmp_path: Path) -> None:
+    """Libraries are taken down after it has left the job; the others' deaths do not end it meanwhile."""
+    start = f"import atexit, time; atexit.register(time.sleep, 1.7)\n{START}"
+    done = run("-np", "3", *written(tmp_path, "if rank == 1: sys.exit(7)\nmeet('second')\n", start))
+    assert done.returncode == 7, done.stderr
+    assert done.stderr.splitlines()[-1].startswith(b"sirtakirun: rank 1 on host ")
+
+
+def test_a_long_text_of_a_cause_is_cut(tmp_path: Path) -> None:
+    done = run("-np", "2", *written(tmp_path, "if rank == 1: raise ValueError('\u6c49' * 60000)\nmeet('second')\n"))
+    last = done.stderr.decode().splitlines()[-1]
+    assert last.startswith("sirtakirun: rank 1 on host ") and "failed first: ValueError: \u6c49" in last
+    assert len(last) < 2000
+
+
+def test_news_of_a_rank_that_was_drained_meanwhile() -> None:
+    """One look finds both that the rank's line has ended and that its process has: the line is read for the latter."""
+    lost: list[int] = []
+    selector = selectors.PollSelector()
+    line = rank_line.RankLine(selector, lambda kind, content: None, lost.append)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as rank:
+        rank.connect("\0" + line.name)
+        rank.send(rank_line.JOINS + b'{"process": 17}')
+        for key, events in selector.select(5):
+            key.data(key.fileobj, events)
+    news = selector.select(5)
+    line.drain()
+    for key, events in news:
+        key.data(key.fileobj, events)
+    assert news and lost == [17]

@@ -2,11 +2,12 @@
 
 import os
 import re
+import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from launching import MPIS, program, run, running
+from launching import MPIS, SECONDS, command, environment, program, run, running
 
 from sirtaki.launch.channel import ERR, OUT
 from sirtaki.launch.screen import Screen
@@ -173,8 +174,27 @@ def test_files_of_each_rank(mpi: str, tmp_path: Path) -> None:
 def test_files_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = run("-np", "2", "--output-filename", str(tmp_path / "file"), *program("print('x')"))
-    assert done.returncode != 0
-    assert b"Not a directory" in done.stderr or b"File exists" in done.stderr
+    assert done.returncode == 1
+    last = done.stderr.decode().splitlines()[-1]
+    assert "failed first: the program was not started: " in last and f"{tmp_path}/file" in last
+    assert "Not a directory" in last or "File exists" in last
+
+
+def test_files_on_a_full_disk(tmp_path: Path) -> None:
+    """The ranks go on; what they print still arrives."""
+    (tmp_path / "rank.0").mkdir()
+    (tmp_path / "rank.0" / "stdout").symlink_to("/dev/full")
+    done = run("-np", "1", "--output-filename", str(tmp_path), *program("print('x'); sys.exit(3)"))
+    assert done.returncode == 3 and done.stdout == b"x\n"
+    assert f"nothing more is written to {tmp_path}/rank.0/stdout on ".encode() in done.stderr
+
+
+def test_output_that_cannot_be_written() -> None:
+    with open("/dev/full", "wb") as full:
+        words = command("-np", "1", *program("print('x'); time.sleep(60)"))
+        done = subprocess.run(words, env=environment(), stdout=full, stderr=subprocess.PIPE, timeout=SECONDS)
+    assert done.returncode == 1
+    assert b"its output cannot be written: No space left on device" in done.stderr.splitlines()[-1]
 
 
 def test_prefix_with_timestamp_flag() -> None:

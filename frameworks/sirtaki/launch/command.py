@@ -5,11 +5,12 @@ import os
 import secrets
 import shlex
 import shutil
+import signal
 import socket
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 from sirtaki import mpi_library
 from sirtaki.launch import (
@@ -72,6 +73,7 @@ def _launch(chosen: Namespace, ranks: int) -> int:
     with ExitStack() as stack:
         request = _request(chosen, ranks, where, front.for_mpiexec(front.without_identity(os.environ)))
         directory = ""
+        stack.enter_context(_leaving_in_order())
         if local or (where and kind != "srun" and not remote.is_left_to_mpiexec(chosen.mpi_args)):
             directory = stack.enter_context(private_directory.make())
             request.remote = None if local else _remote(chosen, where, directory, limits)
@@ -97,6 +99,25 @@ def _launch(chosen: Namespace, ranks: int) -> int:
         )
         job.status.serve(stack.enter_context(status.listen()))
         return job.run(command, request.environ)
+
+
+@contextmanager
+def _leaving_in_order() -> Iterator[None]:
+    """A signal that comes before the job has begun removes what lies in the job's directory, too."""
+
+    def leave(number: int, frame: object) -> None:
+        if number != signal.SIGUSR1:  # asks how the job stands: there is none yet
+            sys.exit(128 + number)
+
+    before = {}
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            before[number] = signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _request(chosen: Namespace, ranks: int, where: list[hosts.Host], environ: dict[str, str]) -> front.Request:
@@ -219,13 +240,20 @@ def _spec(chosen: Namespace, ranks: int, screen: Screen) -> spec.Spec:
         size=ranks,
         command=[os.fsencode(word) for word in chosen.command],
         environ=environ,
-        cwd=os.getcwdb(),
+        cwd=_working_directory(),
     )
     result.lost_after = options.lost_after()
     result.threads = threads.unset({os.fsdecode(name): os.fsdecode(value) for name, value in environ.items()})
     if chosen.output_filename:
         result.output = os.path.abspath(os.fsencode(chosen.output_filename))
     return result
+
+
+def _working_directory() -> bytes:
+    try:
+        return os.getcwdb()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(error.errno, "the working directory does not exist any more") from None
 
 
 def _check_program(word: str) -> None:

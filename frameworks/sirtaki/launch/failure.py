@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _FAILED = 1
+_LONGEST = 1000  # characters of the last line's text; a traceback above it has all
 
 
 @dataclass
@@ -56,6 +57,7 @@ class Failure:
         place = f"{self.site}, " if self.site else ""
         what = "missing" if self.kind == "passed limit" else "failed"
         first = self.text.partition("\n")[0]
+        first = first if len(first) <= _LONGEST else first[: _LONGEST - 3] + "..."
         return f"rank {self.rank} on host {self.host} {what} first: {first} ({place}{when})"
 
 

@@ -364,6 +364,10 @@ class Job:
             self._screen.note(str(self._failure))
             return self._failure.exit_code()
         if self._signal:
+            broken = self._screen.broken() if self._signal == signal.SIGPIPE else None
+            if broken is not None and not isinstance(broken, BrokenPipeError):
+                self._screen.note(f"the job was ended, for its output cannot be written: {broken.strerror}")
+                return 1
             if self._signal != signal.SIGPIPE:
                 self._screen.note(f"ended by {signal.Signals(self._signal).name}; no rank is left")
             return 128 + self._signal

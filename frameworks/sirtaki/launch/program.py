@@ -13,12 +13,11 @@ _WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
-def start(spec: Spec, inherited: list[int], line: str) -> tuple[int, int, int]:
+def start(spec: Spec, line: str) -> tuple[int, int, int]:
     """Returns the program's pid and the ends to read of its stdout and stderr.
 
-    Only the main thread may call it: the program dies with the calling thread. The descriptors in `inherited`, which
-    mpiexec gave for the program, are closed here once the program has them. line: the name of the
-    socket on which the rank finds its supervisor.
+    Only the main thread may call it: the program dies with the calling thread. line: the name of the socket on
+    which the rank finds its supervisor.
     """
     out, out_end = os.pipe()
     err, err_end = os.pipe()
@@ -30,7 +29,7 @@ def start(spec: Spec, inherited: list[int], line: str) -> tuple[int, int, int]:
     if pid == 0:
         _become(spec, parent, (out_end, err_end), environ)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    for descriptor in (out_end, err_end, *inherited):
+    for descriptor in (out_end, err_end):
         os.close(descriptor)
     for descriptor in (out, err):
         os.set_blocking(descriptor, False)

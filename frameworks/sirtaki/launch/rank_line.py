@@ -92,7 +92,9 @@ class RankLine:
         self._selector.register(connection, selectors.EVENT_READ, self._receive)
 
     def _receive(self, connection: socket.socket, events: int) -> bool:
-        """False when nothing was there."""
+        """False when nothing was there, or when what was there has been read since it was reported."""
+        if connection is not self._connection:
+            return False
         try:
             message = connection.recv(_LONGEST)
         except BlockingIOError:

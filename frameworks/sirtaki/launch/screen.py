@@ -24,7 +24,7 @@ class _Sink:
         self.descriptor = descriptor
         self.waiting = bytearray()
         self.bar: _Source | None = None
-        self.broken = False
+        self.error: OSError | None = None
 
     def write(self) -> None:
         """Writes what can be written without blocking."""
@@ -33,8 +33,8 @@ class _Sink:
                 del self.waiting[: os.write(self.descriptor, self.waiting[:_PIECE])]
             except BlockingIOError:
                 return
-            except OSError:
-                self.broken = True
+            except OSError as error:
+                self.error = error
                 self.waiting.clear()
 
 
@@ -102,9 +102,9 @@ class Screen:
         """Bytes that could not be written yet."""
         return sum(len(sink.waiting) for sink in self.sinks())
 
-    def broken(self) -> bool:
-        """Whether nobody reads stdout any more."""
-        return self._sinks[OUT].broken
+    def broken(self) -> OSError | None:
+        """Why nothing can be written to stdout any more: BrokenPipeError if nobody reads it."""
+        return self._sinks[OUT].error
 
     def _feed_lines(self, source: _Source, data: bytes) -> None:
         line = self._lines.setdefault(source, _Line())

@@ -7,6 +7,7 @@ connect to that, so both ends look at the other's user, whom the kernel names.
 
 import contextlib
 import os
+import secrets
 import selectors
 import shlex
 import socket
@@ -34,9 +35,12 @@ def name_begins(user: int) -> str:
 
 
 def listen() -> socket.socket:
-    """The socket that is asked. Raises OSError."""
+    """The socket that is asked. Raises OSError.
+
+    Process ids alone are not unique where containers share a network, and a name that can be guessed can be taken.
+    """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(f"\0{name_begins(os.geteuid())}{os.getpid()}")
+    listener.bind(f"\0{name_begins(os.geteuid())}{os.getpid()}-{secrets.token_hex(8)}")
     listener.listen()
     listener.setblocking(False)
     return listener

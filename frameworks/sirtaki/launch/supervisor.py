@@ -21,6 +21,7 @@ _PATIENCE_WITH_ABORT = 0.2
 # A program that fails keeps its place for so long, or mpiexec would end the other ranks before they know the cause.
 _LINGERS = 4.0
 _WAITS_FOR_END = 0.5  # seconds, when the rank's process is gone, for the program to end too and say more
+_LEAVES_BY_ITSELF = 1.5  # seconds that a program has to end which has left the job in order: its exit code may say why
 _ANSWERS = 3.0  # seconds that the rank has to say how it stands
 _LOOK_AGAIN = 0.05  # seconds, only between the end of a program and the end of processes that it left running
 _NEVER = float("inf")
@@ -29,13 +30,13 @@ _NEVER = float("inf")
 class Supervisor:
     """Runs one rank's program; everything happens in `run`, in one thread.
 
-    `inherited`: descriptors that mpiexec gave for the program; closed here once the program has them.
+    The descriptors that mpiexec gave for the program stay open here, too: MPICH's ends all ranks as soon as one's end
+    of its line is closed and MPI was not finalised, before the others have said how they end.
     """
 
-    def __init__(self, spec: Spec, rank: int, connection: socket.socket, inherited: list[int]) -> None:
+    def __init__(self, spec: Spec, rank: int, connection: socket.socket) -> None:
         self._spec = spec
         self._rank = rank
-        self._inherited = inherited
         self._connection: socket.socket | None = connection
         self._outgoing = bytearray()
         self._incoming = channel.Frames()
@@ -49,6 +50,7 @@ class Supervisor:
         self._clean = False  # the program and all it started are gone
         self._signalled = False  # the program was told to end before it did
         self._ask_at = _NEVER
+        self._tell_at = _NEVER
         self._kill_at = _NEVER
         self._give_up_at = _NEVER
         self._leave_at = _NEVER
@@ -67,7 +69,7 @@ class Supervisor:
         wake = self._watch_signals()
         self._selector.register(wake, selectors.EVENT_READ, self._on_signal)
         self._send(channel.HELLO, {"rank": self._rank, "host": channel.own_host_name(), "pid": os.getpid()})
-        self._start_program()
+        self._start()
         while not self._finished():
             self._wait()
         segments.remove_names(self._segments)
@@ -87,9 +89,19 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         return receive
 
+    def _start(self) -> None:
+        try:
+            self._start_program()
+        except OSError as error:
+            self._exit_code, self._clean = 1, True
+            self._leave_at = time.monotonic() + _LINGERS
+            text = f"the program was not started: {_words(error)}"
+            self._send(channel.CAUSE, {"kind": "early exit", "text": text, "time": time.time(), "code": 1})
+            self._send(channel.EXIT, {"code": 1, "ended": False, "asked": False, "lost": False})
+
     def _start_program(self) -> None:
         files = [self._output_file(name) for name in ("stdout", "stderr")]
-        self._child, out, err = program.start(self._spec, self._inherited, self._line.name)
+        self._child, out, err = program.start(self._spec, self._line.name)
         for pipe, kind, file in ((out, channel.OUT, files[0]), (err, channel.ERR, files[1])):
             self._pipes[pipe] = (kind, file)
             self._selector.register(pipe, selectors.EVENT_READ, self._on_pipe)
@@ -97,23 +109,26 @@ class Supervisor:
     def _output_file(self, name: str) -> int:
         if not self._spec.output:
             return -1
+        path = self._output_path(name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+
+    def _output_path(self, name: str) -> bytes:
         width = len(str(self._spec.size - 1))
-        directory = os.path.join(self._spec.output, b"rank.%0*d" % (width, self._rank))
-        os.makedirs(directory, exist_ok=True)
-        return os.open(os.path.join(directory, name.encode()), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        return os.path.join(self._spec.output, b"rank.%0*d" % (width, self._rank), name.encode())
 
     # ---- waiting --------------------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        deadline = min(self._ask_at, self._kill_at, self._leave_at, self._missed_at, self._answer_by)
+        deadline = min(self._ask_at, self._tell_at, self._kill_at, self._leave_at, self._missed_at, self._answer_by)
         if self._exit_code is not None and not self._clean:
             deadline = min(deadline, time.monotonic() + _LOOK_AGAIN)
         timeout = None if deadline == _NEVER else max(0.0, deadline - time.monotonic())
         for key, events in self._selector.select(timeout):
             key.data(key.fileobj, events)
         now = time.monotonic()
-        if now >= self._ask_at:
-            self._ask_at = _NEVER
+        if now >= min(self._ask_at, self._tell_at):
+            self._ask_at = self._tell_at = _NEVER
             self._tell_program(signal.SIGTERM)
         if now >= self._kill_at:
             self._kill_at = _NEVER
@@ -173,7 +188,10 @@ class Supervisor:
             self._kill()
             return
         self._kill_at = min(self._kill_at, time.monotonic() + self._spec.grace)
-        self._tell_program(number)
+        if self._left and number == signal.SIGTERM:
+            self._tell_at = time.monotonic() + _LEAVES_BY_ITSELF
+        else:
+            self._tell_program(number)
 
     def _launcher_is_gone(self) -> None:
         self._disconnect()
@@ -207,7 +225,7 @@ class Supervisor:
                     self._on_pipe(pipe, selectors.EVENT_READ)  # what it wrote last goes before the news of its end
                 self._line.drain()
                 asked, lost = self._ask_at != _NEVER, self._line.was_lost()
-                if (lost or self._exit_code) and not self._signalled and not asked:
+                if (lost or self._exit_code) and not self._signalled and not asked and self._tell_at == _NEVER:
                     self._leave_at = time.monotonic() + _LINGERS
                 news = {"code": self._exit_code, "ended": self._signalled, "asked": asked, "lost": lost}
                 self._send(channel.EXIT, news)
@@ -245,9 +263,9 @@ class Supervisor:
 
     def _write_trace(self, trace: str) -> None:
         """The launcher shows it last; the rank's file has it where the rank would have written it."""
-        for kind, file in self._pipes.values():
+        for pipe, (kind, _) in list(self._pipes.items()):
             if kind == channel.ERR:
-                self._write_file(file, f"{trace}\n".encode(errors="replace"))
+                self._write_file(pipe, f"{trace}\n".encode(errors="replace"))
 
     def _on_rank_lost(self, process: int) -> None:
         if self._exit_code is None:
@@ -306,15 +324,23 @@ class Supervisor:
         if not data:
             self._close_pipe(pipe)
             return False
-        kind, file = self._pipes[pipe]
-        self._write_file(file, data)
-        self._send(kind, data)
+        self._write_file(pipe, data)
+        self._send(self._pipes[pipe][0], data)
         return True
 
-    def _write_file(self, file: int, data: bytes) -> None:
+    def _write_file(self, pipe: int, data: bytes) -> None:
+        """The program does not end because of a full disk: its output still goes to the launcher."""
+        kind, file = self._pipes[pipe]
         view = memoryview(data)
-        while file >= 0 and view:
-            view = view[os.write(file, view) :]
+        try:
+            while file >= 0 and view:
+                view = view[os.write(file, view) :]
+        except OSError as error:
+            self._pipes[pipe] = (kind, -1)
+            os.close(file)
+            where = os.fsdecode(self._output_path("stdout" if kind == channel.OUT else "stderr"))
+            text = f"sirtakirun: nothing more is written to {where} on {channel.own_host_name()}: {error.strerror}\n"
+            self._send(channel.ERR, text.encode(errors="surrogateescape"))
 
     def _close_pipe(self, pipe: int) -> None:
         if pipe in self._pipes:
@@ -361,3 +387,8 @@ class Supervisor:
             self._reading = True
             for pipe in self._pipes:
                 self._selector.register(pipe, selectors.EVENT_READ, self._on_pipe)
+
+
+def _words(error: OSError) -> str:
+    file = f"{os.fsdecode(error.filename)}: " if error.filename is not None else ""
+    return f"{file}{error.strerror or error}"

@@ -36,7 +36,7 @@ def main(argument: str) -> NoReturn:
     outer = os.getpid()
     inner = os.fork()
     if inner == 0:
-        os._exit(_inner(outer, spec, rank, inherited))
+        os._exit(_inner(outer, spec, rank))
     for descriptor in inherited:
         os.close(descriptor)
     _guard(inner)
@@ -58,7 +58,7 @@ def _guard(inner: int) -> NoReturn:
     os._exit(code if code >= 0 else 128 - code)
 
 
-def _inner(outer: int, spec: specs.Spec, rank: int, inherited: list[int]) -> int:
+def _inner(outer: int, spec: specs.Spec, rank: int) -> int:
     try:
         os.setsid()
         processes.become_subreaper()
@@ -67,7 +67,7 @@ def _inner(outer: int, spec: specs.Spec, rank: int, inherited: list[int]) -> int
             connection = channel.connect_local(spec.socket_path())
         else:
             connection = channel.connect_remote(spec.endpoints, spec.token, spec.lost_after)
-        return Supervisor(spec, rank, connection, inherited).run()
+        return Supervisor(spec, rank, connection).run()
     except OSError as error:
         _say(f"rank {rank} on {channel.own_host_name()} did not start: {error}")
     except BaseException:

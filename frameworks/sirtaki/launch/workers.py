@@ -149,7 +149,9 @@ class Workers:
             self._lose(strangers[0])
 
     def _receive(self, connection: socket.socket, events: int) -> None:
-        worker = self._connected[connection]
+        worker = self._connected.get(connection)
+        if worker is None:  # lost since this was reported
+            return
         try:
             data = connection.recv(_READ_BYTES)
             alive = bool(data)
@@ -160,7 +162,7 @@ class Workers:
         try:
             for kind, payload in worker.frames.feed(self._proven(worker, data)):
                 self._on_frame(worker, kind, payload)
-        except (ValueError, KeyError, TypeError):  # a stranger, or one that speaks otherwise
+        except (ValueError, KeyError, TypeError, OSError):  # a stranger, or one that speaks otherwise
             alive = False
         if not alive:
             self._lose(worker)
