@@ -128,12 +128,16 @@ void Coordinator::settle(std::map<Key, Entry>::iterator position) {
 std::string Coordinator::reason_to_refuse(const Key& key, const Entry& entry) const {
   if (left_count_ == 0 && joined_count_ == 0) return "";
   const std::string title = title_of(key);
-  if (left_count_ > 0) {
+  // What a rank asked for before it left can still come to its end.
+  bool lacks_left = false;
+  for (std::size_t rank = 0; rank < size(); ++rank) lacks_left |= left_[rank] && entry.requests[rank] == nullptr;
+  if (lacks_left) {
     return "'" + title + "' cannot complete: " + list_ranks(global(ranks_where(left_))) +
            " left early (shut down, the program ended there, or the process set was removed). Make every rank do the "
            "same number of steps, or call "
            "join() on the ranks that are done.";
   }
+  if (joined_count_ == 0) return "";
   const auto& request = entry.first;
   const bool scales_neutral =
       request->op != ReduceOp::kSum && request->op != ReduceOp::kAverage && request->prescale != 1;

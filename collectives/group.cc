@@ -108,8 +108,8 @@ bool Group::active() const {
 }
 
 bool Group::send_announcement() {
-  // What this rank has asked for comes first: it ends, one way or the other, once the other ranks ask too or have left.
-  if (leaving_ && !told_leaving_ && in_flight_.empty() && joins_.empty() && !plan_ && !moving_data()) {
+  // After all that it has asked for, which ends, one way or the other, once the other ranks ask too or have left.
+  if (leaving_ && !told_leaving_ && joins_.empty() && !plan_) {
     announcement_.leaving = told_leaving_ = true;
   }
   if (!announcement_.says_something()) return false;

@@ -12,6 +12,7 @@ from typing import Any
 from sirtaki import (
     agreement,
     arrival,
+    children,
     ending,
     gpu_libraries,
     launchers,
@@ -44,11 +45,12 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 
     ValueError for arguments of another kind; ImportError with the loader's words if the compiled core is missing;
     SirtakiInternalError if MPI does not load or the ranks do not fit together; RuntimeError if this process stands
-    alone while its launcher announced several.
+    alone while its launcher announced several, or was forked or spawned by a rank.
     """
     sets, dynamic = _checked_process_sets(process_sets)
     handle, ranks = _checked_comm(comm, sets)
     with _lock:
+        children.refuse(is_initialized())
         if core.is_initialized():
             bind_existing(sets)
             return
@@ -75,6 +77,7 @@ def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
         core.init(libraries, handle, ranks, _identity(dynamic), line)
     supervision.up()
     mpi_library.share_with_mpi4py(core.mpi_info(libraries)["path"])
+    children.note_rank()
     _dynamic = dynamic
     naming.reset()
     agreement.begin_job()

@@ -159,6 +159,21 @@ void leaving_early_fails_the_others() {
   });
 }
 
+// Work is pending when the program ends: what all ranks have asked for is done, the rest fails at once.
+void what_is_pending_at_the_end_ends() {
+  run_ranks(3, [](Engine& engine, int rank) {
+    std::vector<float> shared(4, 1.0F);
+    std::vector<float> own(4, 1.0F);
+    const auto by_all = allreduce(engine, shared, "by all");
+    const auto by_one = allreduce(engine, own, "by rank " + std::to_string(rank));
+    engine.shutdown();
+    wait(by_all);
+    check_equal(shared[0], 3.0F, "what all have asked for");
+    const auto error = expect_throw<Error>([&] { wait(by_one); }, "what one has asked for");
+    check_contains(error.what(), "left early");
+  });
+}
+
 EngineOptions impatient(int) {
   EngineOptions options = default_options();
   options.settings.stall_warning_seconds = 0.2;
@@ -233,6 +248,7 @@ int main() {
   mismatch_is_an_error_on_every_rank_and_nothing_else();
   bad_calls_are_refused_at_once();
   leaving_early_fails_the_others();
+  what_is_pending_at_the_end_ends();
   a_stall_ends_on_every_rank_with_stacks();
   different_programs_do_not_start();
   a_rank_that_never_comes_is_named();

@@ -1,0 +1,175 @@
+"""Jobs of real processes, over MPI and shared memory, in which one process goes wrong once, chosen by a seed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from sirtaki import mpi_library
+
+KINDS = ("none", "killed", "stopped", "exit code", "left early", "exception")
+_PROGRAM = Path(__file__).with_name("rank_program.py")
+_TOKEN = "SIRTAKI_FAULT_RUN"  # in the environment of all processes of one run
+_LIMIT = 60.0  # seconds; the engine's own limits are some seconds
+_PATIENCE = 5.0  # seconds in which the last processes of a job that has ended must be gone
+_QUICK = {
+    "SIRTAKI_STALL_CHECK_TIME_SECONDS": "1",
+    "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS": "3",
+    "SIRTAKI_START_TIMEOUT": "20",
+    "OMP_NUM_THREADS": "1",
+}
+# Of outer jobs.
+_LAUNCHERS = ("PMI", "OMPI_", "PRTE_", "HYDRA_", "MPIR_", "SLURM_", "SIRTAKI_", "HOROVOD_")
+
+
+@dataclass(frozen=True)
+class Run:
+    """way: "mpiexec" or "sirtakirun"; data: "shm" or "mpi". operation: the first is 0."""
+
+    kind: str
+    ranks: int
+    rank: int
+    operation: int
+    counts: tuple[int, ...]
+    steps: int
+    way: str
+    data: str
+
+    @staticmethod
+    def of_seed(seed: int, number: int) -> Run:
+        chooser = random.Random(f"{seed} {number}")
+        ranks, steps = chooser.randint(2, 4), 12
+        counts = tuple(chooser.choice((1, 10, 1000, 50_000, 400_000)) for _ in range(chooser.randint(1, 4)))
+        return Run(
+            KINDS[number % len(KINDS)],
+            ranks,
+            chooser.randrange(ranks),
+            chooser.randrange(steps * len(counts)),
+            counts,
+            steps,
+            chooser.choice(("mpiexec", "sirtakirun")),
+            chooser.choice(("shm", "shm", "mpi")),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.kind} on rank {self.rank} of {self.ranks} in operation {self.operation}, {self.way}, {self.data}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """complaint: "" or what the run shows to be wrong. cause: the line of the output that names the cause."""
+
+    seconds: float
+    complaint: str
+    cause: str
+
+
+def execute(run: Run) -> Outcome:
+    token = uuid.uuid4().hex
+    segments = _segments()
+    begin = time.monotonic()
+    with tempfile.TemporaryFile() as output:
+        job = subprocess.Popen(
+            _command(run),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=_environment(run, token),
+            start_new_session=True,
+        )
+        try:
+            code: int | None = job.wait(_LIMIT)
+        except subprocess.TimeoutExpired:
+            code = None
+        seconds = time.monotonic() - begin
+        left = _wait_until_gone(token)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, 9)
+        job.wait()
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    cause = _cause(run, text)
+    if run.kind == "exit code" and code == 3:  # mpiexec ends the others at once, who then say nothing
+        cause = cause or f"{run.way} ended with exit code 3, the rank's"
+    return Outcome(seconds, _complaint(run, code, text, cause, left, _segments() - segments), cause)
+
+
+def _complaint(run: Run, code: int | None, text: str, cause: str, left: list[int], segments: set[str]) -> str:
+    if "WRONG SUM" in text:
+        return "a wrong sum"
+    if code is None:
+        return f"it did not end; its output: {text[-3000:]}"
+    if left:
+        return f"processes {left} were left"
+    if segments:
+        return f"{segments} were left in /dev/shm"
+    if run.kind == "none":
+        good = code == 0 and text.count("RIGHT SUMS") == run.ranks
+        return "" if good else f"a job without a fault ended with {code}: {text[-3000:]}"
+    if code == 0:
+        return f"exit code 0: {text[-3000:]}"
+    return "" if cause else f"the cause was not named: {text[-3000:]}"
+
+
+def _cause(run: Run, text: str) -> str:
+    """The first line that names what happened and, where a rank can know it, to whom."""
+    who = rf"rank {run.rank}\b"
+    patterns = {
+        "none": ["RIGHT SUMS"],
+        "killed": [rf"{who}.*(has died|signal 9)", r"KILLED BY SIGNAL: 9", r"EXIT CODE: 9", r"exit code 9"],
+        "stopped": [rf"{who} .*has not answered", rf"missing: .*{run.rank}", rf"waited .* for .*{run.rank}"],
+        "exit code": [rf"{who}.*(has died|exit code 3)", r"EXIT CODE: 3", r"exit code 3"],
+        "left early": [rf"{who} left early"],
+        "exception": [rf"\[rank {run.rank}\] RuntimeError: boom in operation {run.operation}"],
+    }
+    for pattern in patterns[run.kind]:
+        for line in text.splitlines():
+            if re.search(pattern, line):
+                return line.strip()
+    return ""
+
+
+def _command(run: Run) -> list[str]:
+    program = [sys.executable, str(_PROGRAM)]
+    if run.way == "sirtakirun":
+        return [sys.executable, "-m", "sirtaki.launch", "-np", str(run.ranks), *program]
+    mpiexec = mpi_library.find().mpiexec
+    assert mpiexec is not None, "the MPI in use has no mpiexec"
+    return [mpiexec, "-n", str(run.ranks), *program]
+
+
+def _environment(run: Run, token: str) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS) or k == mpi_library.VARIABLE}
+    fault = {key: getattr(run, key) for key in ("kind", "rank", "operation", "counts", "steps")}
+    return {**kept, **_QUICK, "SIRTAKI_CPU_OPERATIONS": run.data, "FAULT": json.dumps(fault), _TOKEN: token}
+
+
+def _wait_until_gone(token: str) -> list[int]:
+    end = time.monotonic() + _PATIENCE
+    while (left := _processes(token)) and time.monotonic() < end:
+        time.sleep(0.05)
+    return left
+
+
+def _processes(token: str) -> list[int]:
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"{_TOKEN}={token}".encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
+
+
+def _segments() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if name.startswith("sirtaki-")}
