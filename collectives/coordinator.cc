@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "planner.h"
+#include "verdict_check.h"
 
 namespace sirtaki {
 namespace {
@@ -63,6 +64,7 @@ void Coordinator::note_standing(int from, const std::vector<StandingWait>& waits
 }
 
 void Coordinator::count(int from, const Vote& vote, Clock::time_point now) {
+  check_vote(vote, static_cast<int>(size()));
   const auto rank = static_cast<std::size_t>(from);
   const auto request =
       vote.slot == kNoSlot ? std::make_shared<const Request>(vote.request) : slots_.request_of(vote.slot, from);
@@ -85,6 +87,7 @@ void Coordinator::count(int from, const Vote& vote, Clock::time_point now) {
 
 void Coordinator::join(int from) {
   if (joined_[static_cast<std::size_t>(from)]) return;  // several of its threads may call
+  if (left_count_ > 0) return refuse_joins();
   joined_[static_cast<std::size_t>(from)] = true;
   ++joined_count_;
   last_joined_ = from;
@@ -96,7 +99,17 @@ void Coordinator::leave(int from) {
   if (left_[rank]) return;
   left_[rank] = true;
   ++left_count_;
+  if (joined_count_ > 0) refuse_joins();
   for (auto entry = pending_.begin(); entry != pending_.end();) settle(entry++);
+}
+
+// Not all ranks can join any more.
+void Coordinator::refuse_joins() {
+  refuse({}, "join() cannot complete: " + list_ranks(global(ranks_where(left_))) +
+                 " left early, without calling join() (shut down, or the program ended there). Every rank must call "
+                 "join() when it is done.");
+  joined_.assign(size(), false);
+  joined_count_ = 0;
 }
 
 // Moves an entry on if it is complete, or if it never can be.

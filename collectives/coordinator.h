@@ -88,6 +88,7 @@ class Coordinator {
   void count(int from, const Vote& vote, Clock::time_point now);
   void join(int from);
   void leave(int from);
+  void refuse_joins();
   void note_standing(int from, const std::vector<StandingWait>& waits, Clock::time_point now);
   void settle(std::map<Key, Entry>::iterator entry);
   std::string reason_to_refuse(const Key& key, const Entry& entry) const;

@@ -1,6 +1,7 @@
 #include "group.h"
 
 #include "planner.h"
+#include "verdict_check.h"
 
 namespace sirtaki {
 Group::Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPlanes planes, PlanLane lane,
@@ -142,6 +143,7 @@ bool Group::take_in_messages() {
     }
     ++heard_;
     Verdict verdict = decode_verdict(message.bytes);
+    check_verdict(verdict, transport_->size());
     if (postponed_.empty() || verdict.failure) {
       act_on(std::move(verdict));
     } else {
@@ -216,11 +218,25 @@ BatchItem Group::to_batch_item(Item& item) {
   }
   if (plan_ && item.sequence == 0) plan_->negotiated(result.agreement->request.name, Clock::now());
   if (own) result.submission.emplace(std::move(*own));
+  check_own_part(result);
   if (item.agreement && item.slot != kNoSlot) {
     cache_.remember(item.slot, result.agreement, result.submission ? &result.submission->request : nullptr);
   }
   count(result.agreement->request);
   return result;
+}
+
+// Ranks that have not asked for something take part in it only after join(), and whoever has asked did so alike.
+void Group::check_own_part(const BatchItem& item) const {
+  const Request& request = item.agreement->request;
+  const bool joins = request.verb == Verb::kAllreduce || request.verb == Verb::kBarrier;
+  const bool about_sets = request.verb == Verb::kAddProcessSet || request.verb == Verb::kRemoveProcessSet;
+  const bool fits = item.submission ? item.submission->request.verb == request.verb &&
+                                          item.submission->request.tensors.size() == request.tensors.size()
+                                    : about_sets || (joins && !joins_.empty());
+  if (fits) return;
+  throw Error(ErrorKind::kAborted, "the ranks agreed on '" + request.title() + "', which this rank has not asked for " +
+                                       (item.submission ? "so" : "at all") + "; please report this as a bug");
 }
 
 void Group::count(const Request& request) {
@@ -235,6 +251,11 @@ std::optional<Submission> Group::take(const Key& key) {
 }
 
 void Group::refuse(const Refusal& refusal) {
+  if (refusal.name.empty()) {
+    const Error error(ErrorKind::kPrecondition, refusal.message);
+    for (Submission& join : std::exchange(joins_, {})) owner_.on_finished(options_.id, join, Result(), &error);
+    return;
+  }
   std::optional<Submission> submission = take({refusal.name, refusal.sequence});
   if (!submission) return;
   const Error error(ErrorKind::kPrecondition, refusal.message);

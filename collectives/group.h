@@ -141,6 +141,7 @@ class Group {
   void finish_joins(int last);
   void fail_pending(const Error& error);
   std::optional<Submission> take(const Key& key);
+  void check_own_part(const BatchItem& item) const;
   void count(const Request& request);
 
   GroupOptions options_;

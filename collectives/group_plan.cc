@@ -55,7 +55,11 @@ void Group::lock_plan(const std::vector<std::vector<Slot>>& slots) {
   LockedPlan::Batches batches;
   for (const std::vector<Slot>& slots_of_batch : slots) {
     auto& batch = batches.emplace_back();
-    for (const Slot slot : slots_of_batch) batch.push_back(cache_.at(slot));
+    for (const Slot slot : slots_of_batch) {
+      batch.push_back(cache_.at(slot));
+      if (batch.back()->request.verb == Verb::kAllreduce) continue;
+      throw Error(ErrorKind::kAborted, "a plan holds something else than allreduces; please report this as a bug");
+    }
   }
   plan_.emplace(batches, transport_->size(), Clock::now());
   ++statistics_.plans;

@@ -203,6 +203,7 @@ void reduce_to(DType dtype, ReduceOp op, void* out, const void* a, const void* b
 }
 
 void convert(DType to, void* out, DType from, const void* in, std::int64_t count, double factor, VectorLevel level) {
+  if (count == 0) return;  // there may be no memory then
   if (to == from && factor == 1.0) {
     if (out != in) std::memmove(out, in, static_cast<std::size_t>(count) * size_of(to));
     return;

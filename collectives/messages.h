@@ -71,7 +71,7 @@ struct Item {
 using ItemList = std::vector<Item>;
 
 struct Refusal {
-  std::string name;
+  std::string name;  // empty: all joins
   std::uint64_t sequence = 0;
   std::string message;
 };

@@ -40,6 +40,16 @@ void check_reduction(const Request& request, int size) {
   }
 }
 
+void check_shape(const Request& request, const Shape& shape) {
+  constexpr std::int64_t kMostElements = std::int64_t{1} << 48;  // times the size of one still fits
+  std::int64_t elements = 1;
+  for (const std::int64_t length : shape) {
+    if (length < 0) refuse(request, "negative size in shape " + to_string(shape));
+    const bool fits = !__builtin_mul_overflow(elements, std::max<std::int64_t>(length, 1), &elements);
+    if (!fits || elements > kMostElements) refuse(request, "shape " + to_string(shape) + " has too many elements");
+  }
+}
+
 void check_tensors(const Request& request) {
   const bool empty = request.verb == Verb::kBarrier || request.verb == Verb::kJoin ||
                      request.verb == Verb::kAddProcessSet || request.verb == Verb::kRemoveProcessSet;
@@ -50,9 +60,7 @@ void check_tensors(const Request& request) {
       request.verb == Verb::kAllgather || request.verb == Verb::kAlltoall || request.verb == Verb::kReducescatter;
   for (const TensorSpec& tensor : request.tensors) {
     if (has_rows && tensor.shape.empty()) refuse(request, "needs a tensor with at least one dimension, got a scalar");
-    for (const std::int64_t length : tensor.shape) {
-      if (length < 0) refuse(request, "negative size in shape " + to_string(tensor.shape));
-    }
+    check_shape(request, tensor.shape);
     if (tensor.device != request.tensors[0].device) {
       throw Error(ErrorKind::kPrecondition, "'" + request.title() + "': tensors on " +
                                                 name_of_device(request.tensors[0].device) + " and " +
@@ -93,6 +101,9 @@ void check_request(const Request& request, int size) {
     throw Error(ErrorKind::kPrecondition, "reducescatter '" + request.title() + "': Adasum is not supported");
   }
   if (request.verb == Verb::kAlltoall) check_splits(request, size);
+  if (request.verb == Verb::kBroadcast && (request.root < 0 || request.root >= size)) {
+    refuse(request, "root " + std::to_string(request.root) + " is none of " + std::to_string(size) + " ranks");
+  }
 }
 
 void check_addresses(const Request& request, const std::vector<Address>& addresses) {

@@ -148,7 +148,7 @@ void a_changed_shape_votes_afresh() {
 void every_kind_of_mismatch_is_a_table() {
   using Change = std::pair<std::string, std::function<void(Request&)>>;
   const Change changes[] = {
-      {"collective", [](Request& r) { r.verb = Verb::kBroadcast; }},
+      {"collective", [](Request& r) { r.verb = Verb::kBroadcast, r.root = 0; }},
       {"op differs", [](Request& r) { r.op = ReduceOp::kMin; }},
       {"dtype", [](Request& r) { r.tensors = {{DType::kInt32, kHostDevice, r.tensors[0].shape}}; }},
       {"device", [](Request& r) { r.tensors = {{r.tensors[0].dtype, 0, r.tensors[0].shape}}; }},

@@ -174,6 +174,16 @@ void what_is_pending_at_the_end_ends() {
   });
 }
 
+void a_join_fails_once_another_rank_has_left() {
+  for (const int leaver : {0, 1}) {
+    run_ranks(3, [leaver](Engine& engine, int rank) {
+      if (rank == leaver) return;
+      const auto error = expect_throw<Error>([&] { wait(plain(engine, Verb::kJoin)); }, "join");
+      check_contains(error.what(), "join() cannot complete: rank " + std::to_string(leaver) + " left early");
+    });
+  }
+}
+
 EngineOptions impatient(int) {
   EngineOptions options = default_options();
   options.settings.stall_warning_seconds = 0.2;
@@ -249,6 +259,7 @@ int main() {
   bad_calls_are_refused_at_once();
   leaving_early_fails_the_others();
   what_is_pending_at_the_end_ends();
+  a_join_fails_once_another_rank_has_left();
   a_stall_ends_on_every_rank_with_stacks();
   different_programs_do_not_start();
   a_rank_that_never_comes_is_named();

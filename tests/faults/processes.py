@@ -131,7 +131,7 @@ def _cause(run: Run, text: str) -> str:
         "stopped": [rf"{who} .*has not answered", rf"missing: .*{run.rank}", rf"waited .* for .*{run.rank}"],
         "exit code": [rf"{who}.*(has died|exit code 3)", r"EXIT CODE: 3", r"exit code 3"],
         "left early": [rf"{who} left early"],
-        "exception": [rf"\[rank {run.rank}\] RuntimeError: boom in operation {run.operation}"],
+        "exception": [rf"{who}.*boom in operation {run.operation}\b"],
     }
     for pattern in patterns[run.kind]:
         for line in text.splitlines():
