@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <random>
 #include <string>
+#include <vector>
 
 namespace sirtaki::faults {
 
@@ -37,12 +38,22 @@ struct Fault {
 
 std::string name_of(Kind kind);
 
+// A transport that may hold something back.
+class Holder {
+ public:
+  virtual bool let_go() = 0;  // of what is due; true if nothing is left
+
+ protected:
+  ~Holder() = default;
+};
+
 // What all transports of a job share: how far the rank that is hit has come.
 struct Progress {
   std::atomic<std::uint64_t> control{0};
   std::atomic<std::uint64_t> data{0};
   std::atomic<bool> struck{false};
   std::atomic<bool> silent{false};
+  std::vector<Holder*> holders;  // of that rank, and used by it alone
 };
 
 }  // namespace sirtaki::faults

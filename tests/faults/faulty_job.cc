@@ -33,8 +33,8 @@ EngineOptions options_of(const Job& job) {
   options.settings.cache_capacity = random() % 3 == 0 ? 3 : 4096;
   options.settings.fusion_threshold = random() % 3 == 0 ? 0 : 1 << 20;
   options.settings.stall_warning_seconds = 1;
-  options.settings.stall_abort_seconds = 2;
-  options.settings.start_timeout_seconds = 3;
+  options.settings.stall_abort_seconds = 5;  // enough for machines that are busy
+  options.settings.start_timeout_seconds = 8;
   options.make_planes = [](Transport& transport, const std::vector<int>&) {
     DataPlanes planes;
     planes.push_back(make_point_to_point_plane(transport));

@@ -24,12 +24,16 @@ struct Held {
   Bytes bytes;
 };
 
-class FaultyTransport final : public Transport {
+class FaultyTransport final : public Transport, private Holder {
  public:
   FaultyTransport(std::unique_ptr<Transport> inner, const Fault& fault, int job_rank,
                   std::shared_ptr<Progress> progress)
       : inner_(std::move(inner)), fault_(fault), job_rank_(job_rank), progress_(std::move(progress)) {
     set_patience(inner_->patience());
+    if (job_rank_ == fault_.rank) progress_->holders.push_back(this);
+  }
+  ~FaultyTransport() override {
+    if (job_rank_ == fault_.rank) std::erase(progress_->holders, static_cast<Holder*>(this));
   }
 
   std::string_view name() const override { return inner_->name(); }
@@ -71,11 +75,7 @@ class FaultyTransport final : public Transport {
     return !silent() && inner_->receive(message);
   }
 
-  bool flushed() override {
-    let_go();
-    const auto nothing = [](const auto& entry) { return entry.second.empty(); };
-    return std::ranges::all_of(control_, nothing) && std::ranges::all_of(data_, nothing) && inner_->flushed();
-  }
+  bool flushed() override { return let_all_go() && inner_->flushed(); }
 
   PendingPtr send_data(int to, int tag, std::span<const std::byte> bytes) override {
     let_go();
@@ -145,8 +145,16 @@ class FaultyTransport final : public Transport {
     return true;
   }
 
-  void let_go() {
-    if (!progress_->struck) return;
+  // An engine that waits asks one of its transports only whether all has left.
+  bool let_all_go() {
+    bool nothing = true;
+    if (job_rank_ != fault_.rank) return nothing;
+    for (Holder* holder : progress_->holders) nothing &= holder->let_go();
+    return nothing;
+  }
+
+  bool let_go() override {
+    if (!progress_->struck) return true;
     for (auto& [to, held] : control_) {
       while (!held.empty() && held.front().until <= Clock::now()) {
         inner_->send(to, std::move(held.front().bytes));
@@ -156,6 +164,8 @@ class FaultyTransport final : public Transport {
     for (auto& [to, held] : data_) {
       if (!held.empty() && held.front().until <= Clock::now()) pass_on(to, held);
     }
+    const auto nothing = [](const auto& entry) { return entry.second.empty(); };
+    return std::ranges::all_of(control_, nothing) && std::ranges::all_of(data_, nothing);
   }
 
   void pass_on(int to, std::deque<Held>& held) {
