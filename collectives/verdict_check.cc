@@ -41,7 +41,9 @@ void check(const Agreement& agreement, int size) {
   if (agreement.sizes.empty()) return;
   whole.splits.clear();
   whole.verb = Verb::kAllgather;
-  for (TensorSpec& tensor : whole.tensors) tensor.shape[0] = rows;
+  std::vector<TensorSpec> tensors(request.tensors.begin(), request.tensors.end());
+  for (TensorSpec& tensor : tensors) tensor.shape[0] = rows;
+  whole.tensors = TensorSpecs(std::move(tensors));
   check(whole, size);
 }
 

@@ -71,7 +71,7 @@ class FaultyTransport final : public Transport, private Holder {
   }
 
   bool receive(Message& message) override {
-    let_go();
+    let_all_go();
     return !silent() && inner_->receive(message);
   }
 

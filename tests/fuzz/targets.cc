@@ -29,7 +29,7 @@ Request request_of(Verb verb, const std::string& name) {
   request.site = "train.py:1";
   if (verb == Verb::kAlltoall) request.splits = {1, 2, 3};
   if (verb == Verb::kBroadcast) request.root = 1;
-  if (verb == Verb::kBarrier || verb == Verb::kJoin) request.tensors.clear();
+  if (verb == Verb::kBarrier || verb == Verb::kJoin) request.tensors = TensorSpecs();
   return request;
 }
 
