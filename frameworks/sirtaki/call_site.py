@@ -8,6 +8,7 @@ from types import TracebackType
 
 # Frames of these folders are not the user's; adapters add their framework's.
 _internal: tuple[str, ...] = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<eval_with_key>", "<frozen ")
+_standard_library = os.path.dirname(os.__file__) + os.sep
 
 
 def add_internal_folder(path: str) -> None:
@@ -39,11 +40,19 @@ def call_site() -> str:
 
 
 def site_in(trace: TracebackType | None) -> str:
-    """The same for an exception: the innermost frame of its traceback that is the user's, or ""."""
+    """The same for an exception: the innermost frame of its traceback that is the user's, or "".
+
+    What Python's library raises, as for a file that is not there, is due to its caller.
+    """
     found = ""
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
-        if not file.startswith(_internal):
+        if not file.startswith(_internal) and not _is_standard(file):
             found = f"{os.path.basename(file)}:{trace.tb_lineno}"
         trace = trace.tb_next
     return found
+
+
+def _is_standard(file: str) -> bool:
+    """Whether it belongs to Python itself; packages that are installed may lie below that."""
+    return file.startswith(_standard_library) and f"-packages{os.sep}" not in file

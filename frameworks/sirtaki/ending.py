@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import shutil
 import socket
 import sys
 import time
@@ -60,6 +61,13 @@ class _Ending:
             self._handling = False
 
     def _fail(self, error: BaseException) -> None:
+        try:
+            self._tell(error)
+        except Exception as later:  # of a signal's handler, as torch's raises one when a data loader's worker has died
+            later.__context__ = later.__context__ or error
+            self._tell(later)
+
+    def _tell(self, error: BaseException) -> None:
         self._exit_code = _INTERRUPTED if isinstance(error, KeyboardInterrupt) else _FAILED
         where = site_in(error.__traceback__)
         cause = core.fail(_kind_of(error), _text_of(error), where)
@@ -145,13 +153,16 @@ def _say(*lines: str) -> None:
 
 
 def _stop_children() -> None:
-    """Workers of multiprocessing (data loaders) would outlive an abort for some seconds."""
+    """Workers of multiprocessing (data loaders) would outlive an abort for some seconds, its directory for ever."""
     multiprocessing = sys.modules.get("multiprocessing")
     if multiprocessing is None:
         return
     with contextlib.suppress(Exception):
         for child in multiprocessing.active_children():
             child.terminate()
+        folder = multiprocessing.process.current_process()._config.get("tempdir")
+        if folder:  # which goes at the end of an interpreter that ends in order
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 _installed: _Ending | None = None

@@ -258,6 +258,36 @@ def test_a_long_text_of_a_cause_is_cut(tmp_path: Path) -> None:
     assert len(last) < 2000
 
 
+def test_a_signals_handler_that_raises_while_the_cause_is_told(tmp_path: Path) -> None:
+    """As torch's does when a data loader's worker is killed. The program's own line is told, not the library's."""
+    body = """
+import json, multiprocessing.util
+def on_signal(number, frame):
+    raise RuntimeError("a worker was killed")
+signal.signal(signal.SIGUSR2, on_signal)
+class Bad(Exception):
+    def __str__(self):
+        if signal.getsignal(signal.SIGUSR2) is on_signal:
+            os.kill(os.getpid(), signal.SIGUSR2)
+            time.sleep(1)
+        return "bad"
+def hook(pairs):
+    raise Bad
+multiprocessing.util.get_temp_dir()
+if rank == 1:
+    json.loads("{}", object_pairs_hook=hook) if how == "raise" else json.loads("{")
+meet("second")
+"""
+    with running(tmp_path, "-np", "2", *written(tmp_path, "how = 'raise'" + body)) as job:
+        error = job.process.communicate(timeout=30)[1].decode()
+        assert job.process.returncode == 1 and "[1] RuntimeError: a worker was killed" in error, error
+        assert "in hook" in error and "excepthook" not in error
+        assert error.splitlines()[-1].startswith("sirtakirun: rank 1 on host ")
+        job.assert_nothing_left()
+    done = run("-np", "2", *written(tmp_path, "how = 'library'" + body))
+    assert b"JSONDecodeError" in done.stderr and b" (program.py:" in done.stderr.splitlines()[-1]
+
+
 def test_news_of_a_rank_that_was_drained_meanwhile() -> None:
     """One look finds both that the rank's line has ended and that its process has: the line is read for the latter."""
     lost: list[int] = []
