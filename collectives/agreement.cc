@@ -13,25 +13,29 @@ std::string format(double value) {
   return text;
 }
 
-std::string join_tensors(const Request& request, const std::function<std::string(const TensorSpec&)>& show) {
+// A few tensors from number `from` on.
+std::string join_tensors(const Request& request, std::size_t from,
+                         const std::function<std::string(const TensorSpec&)>& show) {
   constexpr std::size_t kShown = 4;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(kShown, request.tensors.size()); ++i) {
+  const std::size_t count = request.tensors.size();
+  std::string text = from > 0 ? "..." : "";
+  for (std::size_t i = from; i < std::min(from + kShown, count); ++i) {
     if (i > 0) text += " ";
     text += show(request.tensors[i]);
   }
-  if (request.tensors.size() > kShown) text += " ... (" + std::to_string(request.tensors.size()) + " tensors)";
+  if (from + kShown < count) text += " ...";
+  if (count > kShown) text += " (" + std::to_string(count) + " tensors)";
   return text.empty() ? "-" : text;
 }
 
-std::string shapes(const Request& r) {
-  return join_tensors(r, [](const TensorSpec& t) { return to_string(t.shape); });
+std::string shapes(const Request& r, std::size_t from) {
+  return join_tensors(r, from, [](const TensorSpec& t) { return to_string(t.shape); });
 }
-std::string dtypes(const Request& r) {
-  return join_tensors(r, [](const TensorSpec& t) { return std::string(name_of(t.dtype)); });
+std::string dtypes(const Request& r, std::size_t from) {
+  return join_tensors(r, from, [](const TensorSpec& t) { return std::string(name_of(t.dtype)); });
 }
-std::string devices(const Request& r) {
-  return join_tensors(r, [](const TensorSpec& t) { return name_of_device(t.device); });
+std::string devices(const Request& r, std::size_t from) {
+  return join_tensors(r, from, [](const TensorSpec& t) { return name_of_device(t.device); });
 }
 std::string scales(const Request& r) { return format(r.prescale) + "/" + format(r.postscale); }
 std::string op(const Request& r) {
@@ -53,23 +57,34 @@ bool same_shape(const Request& a, const Request& b, std::size_t tensor) {
   return x.size() == y.size() && !x.empty() && std::equal(x.begin() + 1, x.end(), y.begin() + 1);
 }
 
-// What differs first, in the words of the table's head; empty if nothing does.
-std::string differing(const Request& a, const Request& b) {
-  if (a.verb != b.verb) return "collective";
-  if (a.tensors.size() != b.tensors.size()) return "number of tensors";
-  if (a.op != b.op) return "op";
-  if (a.prescale != b.prescale || a.postscale != b.postscale) return "prescale/postscale";
-  if (a.root != b.root) return "root rank";
-  for (std::size_t i = 0; i < a.tensors.size(); ++i) {
-    if (a.tensors[i].dtype != b.tensors[i].dtype) return "dtype";
-    if (a.tensors[i].device != b.tensors[i].device &&
-        (a.tensors[i].device == kHostDevice || b.tensors[i].device == kHostDevice)) {
-      return "device";
-    }
-    if (!same_shape(a, b, i)) return first_dimension_free(a.verb) ? "shape beyond the first dimension" : "shape";
-  }
+struct Difference {
+  std::string what;        // in the words of the table's head; empty if there is none
+  std::size_t tensor = 0;  // the first that differs
+};
+
+std::string differing_in(const Request& a, const Request& b, std::size_t tensor) {
+  const TensorSpec& x = a.tensors[tensor];
+  const TensorSpec& y = b.tensors[tensor];
+  if (x.dtype != y.dtype) return "dtype";
+  if (x.device != y.device && (x.device == kHostDevice || y.device == kHostDevice)) return "device";
+  if (same_shape(a, b, tensor)) return "";
+  return first_dimension_free(a.verb) ? "shape beyond the first dimension" : "shape";
+}
+
+// What differs first.
+Difference differing(const Request& a, const Request& b) {
+  if (a.verb != b.verb) return {"collective"};
+  std::size_t tensor = 0;
+  const std::size_t common = std::min(a.tensors.size(), b.tensors.size());
+  std::string what;
+  while (tensor < common && (what = differing_in(a, b, tensor)).empty()) ++tensor;
+  if (a.tensors.size() != b.tensors.size()) return {"number of tensors", tensor};
+  if (a.op != b.op) return {"op"};
+  if (a.prescale != b.prescale || a.postscale != b.postscale) return {"prescale/postscale"};
+  if (a.root != b.root) return {"root rank"};
+  if (!what.empty()) return {what, tensor};
   const bool about_sets = a.verb == Verb::kAddProcessSet || a.verb == Verb::kRemoveProcessSet;
-  return about_sets && a.splits != b.splits ? "process set" : "";
+  return {about_sets && a.splits != b.splits ? "process set" : ""};
 }
 
 using Row = std::vector<std::string>;
@@ -92,13 +107,13 @@ std::string align(const std::vector<Row>& rows) {
 
 }  // namespace
 
-std::string table_of(const RequestsByRank& requests, std::span<const int> global_ranks) {
+std::string table_of(const RequestsByRank& requests, std::span<const int> global_ranks, std::size_t from) {
   std::vector<Row> rows = {{"rank", "collective", "op", "root", "shape", "dtype", "device", "scale", "called from"}};
   for (std::size_t i = 0; i < requests.size(); ++i) {
     if (requests[i] == nullptr) continue;
     const Request& r = *requests[i];
     rows.push_back({std::to_string(global_ranks[i]), std::string(name_of(r.verb)), op(r), root(r, global_ranks),
-                    shapes(r), dtypes(r), devices(r), scales(r), r.site.empty() ? "-" : r.site});
+                    shapes(r, from), dtypes(r, from), devices(r, from), scales(r), r.site.empty() ? "-" : r.site});
   }
   return align(rows);
 }
@@ -137,9 +152,11 @@ std::string find_mismatch(const RequestsByRank& requests, std::span<const int> g
   const Request& first = *first_of(requests);
   for (const auto& request : requests) {
     if (request == nullptr || request == first_of(requests)) continue;
-    const std::string what = differing(first, *request);
+    const auto [what, tensor] = differing(first, *request);
     if (what.empty()) continue;
-    return "The ranks disagree on '" + first.title() + "': " + what + " differs." + table_of(requests, global_ranks) +
+    const std::string which = tensor > 0 ? " from tensor number " + std::to_string(tensor + 1) + " on" : "";
+    return "The ranks disagree on '" + first.title() + "': " + what + " differs" + which + "." +
+           table_of(requests, global_ranks, tensor) +
            "\n  Every rank must make the same call under one name; compare the lines above.";
   }
   return "";

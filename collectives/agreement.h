@@ -14,8 +14,9 @@ namespace sirtaki {
 // One request for each rank of the group, null for a rank that has joined.
 using RequestsByRank = std::vector<std::shared_ptr<const Request>>;
 
-// One line for each rank that has asked: what for, and where from.
-std::string table_of(const RequestsByRank& requests, std::span<const int> global_ranks);
+// One line for each rank that has asked: what for, and where from. Of many tensors it shows some, from number `from`
+// on.
+std::string table_of(const RequestsByRank& requests, std::span<const int> global_ranks, std::size_t from = 0);
 
 // Empty when the requests fit together; otherwise what differs, and a table of every rank's request. `global_ranks` are
 // the group's ranks as users know them.

@@ -173,6 +173,23 @@ void every_kind_of_mismatch_is_a_table() {
   }
 }
 
+void of_many_tensors_the_one_that_differs_is_shown() {
+  Fixture f(2);
+  for (const int rank : {0, 1}) {
+    std::vector<TensorSpec> tensors;
+    for (std::int64_t i = 0; i < 20; ++i) tensors.push_back({DType::kFloat32, kHostDevice, {100 + i}});
+    if (rank == 1) tensors[12].shape = {7};
+    Request request = allreduce("many");
+    request.tensors = TensorSpecs(std::move(tensors));
+    f.submit(rank, request);
+  }
+  const std::string message = f.decide().refusals[0].message;
+  check_contains(message, "shape differs from tensor number 13 on");
+  check_contains(message, "... (112,)");
+  check_contains(message, "... (7,)");
+  check_contains(message, "(20 tensors)");
+}
+
 void two_gpus_of_different_number_are_no_mismatch() {
   Fixture f(2);
   for (int rank : {0, 1}) {
@@ -431,6 +448,7 @@ int main() {
   repeats_go_by_slot();
   a_changed_shape_votes_afresh();
   every_kind_of_mismatch_is_a_table();
+  of_many_tensors_the_one_that_differs_is_shown();
   two_gpus_of_different_number_are_no_mismatch();
   a_second_gpu_of_one_rank_is_refused_on_all();
   allgather_collects_rows();
