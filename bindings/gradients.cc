@@ -1,6 +1,9 @@
 // What a hook does, and how a prepared unit is sent and waited for.
 #include "gradients.h"
 
+#include <exception>
+#include <new>
+
 #include "prepared.h"
 
 namespace sirtaki {
@@ -38,7 +41,8 @@ bool is_asked_for_at(const PreparedAllreduce& prepared, PyObject* site) {
 // False if the unit has to be described anew.
 bool send_as_before(GradientUnit* unit) {
   if (unit->prepared == nullptr || unit->times != 0 || diverted) return false;
-  auto& prepared = py::handle(unit->prepared).cast<PreparedAllreduce&>();
+  const auto held = py::reinterpret_borrow<py::object>(unit->prepared);
+  auto& prepared = held.cast<PreparedAllreduce&>();
   if (!is_asked_for_at(prepared, unit->step->site)) return false;
   py::object gradients = gradients_of(unit);
   const auto count = static_cast<std::size_t>(size_of(unit));
@@ -62,6 +66,22 @@ PyObject* none_or_error(PyObject* result) {
   Py_RETURN_NONE;
 }
 
+// In a catch block: what was caught, as Python raises it, for autograd and Python's interpreter know no exceptions.
+PyObject* raised() {
+  try {
+    throw;
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const Error& error) {
+    set_python_error(error);
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 void divert_gradients(bool elsewhere) { diverted = elsewhere; }
@@ -70,6 +90,7 @@ PyObject* count_gradient(PyObject* self, PyObject*, PyObject*) {
   auto* slot = as<GradientSlot>(self);
   GradientUnit* unit = slot->unit;
   if (unit == nullptr || unit->step->on_gradient == nullptr) Py_RETURN_NONE;
+  const auto held = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(unit));  // the slot may change over
   GradientStep* step = unit->step;
   step->touched = 1;
   if (!step->listening || unit->state != kOpen || slot->fired >= step->passes) {
@@ -80,9 +101,8 @@ PyObject* count_gradient(PyObject* self, PyObject*, PyObject*) {
   if (++unit->ready < size_of(unit)) Py_RETURN_NONE;
   try {
     if (send_as_before(unit)) Py_RETURN_NONE;
-  } catch (py::error_already_set& error) {
-    error.restore();
-    return nullptr;
+  } catch (...) {
+    return raised();
   }
   return none_or_error(PyObject_CallOneArg(step->send, reinterpret_cast<PyObject*>(unit)));
 }
@@ -98,11 +118,25 @@ bool is_under_way(const GradientUnit* unit) {
   return unit->state == kSent && unit->work != nullptr && unit->sent != nullptr;
 }
 
-// Throws what Work.wait does.
+// Throws what Work.wait does, and then leaves all as it is: a wait that was interrupted can go on.
 void wait_for_unit(GradientUnit* unit) {
-  const auto work = py::reinterpret_steal<py::object>(std::exchange(unit->work, nullptr));
+  wait_for(py::reinterpret_borrow<py::object>(unit->work), stream_of(unit));
+  Py_CLEAR(unit->work);
   unit->state = kReduced;
-  wait_for(work, stream_of(unit));
+}
+
+// The first slot whose parameter has another gradient than was sent; none: true.
+py::object changed_slot(const GradientUnit* unit) {
+  const bool by_place = PyTuple_GET_SIZE(unit->sent) == size_of(unit);
+  for (Py_ssize_t i = 0; by_place && i < size_of(unit); ++i) {
+    GradientSlot* const slot = slot_at(unit, i);
+    const auto gradient = py::reinterpret_steal<py::object>(PyObject_GetAttr(slot->parameter, grad_attribute()));
+    if (!gradient) throw py::error_already_set();
+    if (gradient.ptr() != PyTuple_GET_ITEM(unit->sent, i)) {
+      return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(slot));
+    }
+  }
+  return py::bool_(true);
 }
 
 // The gradient that a prepared unit has sent for this slot; null if there is none.
@@ -121,30 +155,30 @@ PyObject* finish_unit(PyObject* self, PyObject*) {
   if (!is_under_way(unit)) Py_RETURN_FALSE;
   try {
     wait_for_unit(unit);
-  } catch (py::error_already_set& error) {
-    error.restore();
-    return nullptr;
-  } catch (const Error& error) {
-    set_python_error(error);
-    return nullptr;
+    return changed_slot(unit).release().ptr();
+  } catch (...) {
+    return raised();
   }
-  Py_RETURN_TRUE;
 }
 
-bool finish_units(const py::list& units) {
+py::object finish_units(const py::list& units) {
   for (const py::handle unit : units) {
-    if (!is_under_way(as<GradientUnit>(unit.ptr()))) return false;
+    if (!is_under_way(as<GradientUnit>(unit.ptr()))) return py::bool_(false);
   }
   std::optional<Error> failure;
-  for (const py::handle unit : units) {
+  py::object changed = py::bool_(true);
+  for (const py::handle each : units) {
+    const auto held = py::reinterpret_borrow<py::object>(each);
+    auto* unit = as<GradientUnit>(held.ptr());
     try {
-      wait_for_unit(as<GradientUnit>(unit.ptr()));
+      wait_for_unit(unit);
+      if (changed.ptr() == Py_True) changed = changed_slot(unit);
     } catch (const Error& error) {
       if (!failure) failure = error;
     }
   }
   if (failure) throw *failure;
-  return true;
+  return changed;
 }
 
 PyObject* has_reduced(PyObject* self, PyObject* argument) {
@@ -162,6 +196,7 @@ PyObject* reset_unit(PyObject* self, PyObject*) {
   auto* unit = as<GradientUnit>(self);
   unit->state = kOpen;
   unit->ready = unit->times = 0;
+  Py_CLEAR(unit->work);
   Py_CLEAR(unit->sent);
   for (Py_ssize_t i = 0; i < size_of(unit); ++i) {
     slot_at(unit, i)->fired = 0;

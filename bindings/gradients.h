@@ -70,9 +70,9 @@ PyObject* count_gradient(PyObject* slot, PyObject*, PyObject*);
 PyObject* finish_unit(PyObject* unit, PyObject*);
 PyObject* has_reduced(PyObject* unit, PyObject* slot);
 PyObject* reset_unit(PyObject* unit, PyObject*);
-// Waits for all of them and then throws the first failure; false, and nothing is done, unless all were sent as
-// prepared.
-bool finish_units(const pybind11::list& units);
+// Waits for all of them and then throws the first failure. False, and nothing is done, unless all were sent as
+// prepared; otherwise true, or the first slot whose gradient was replaced meanwhile.
+pybind11::object finish_units(const pybind11::list& units);
 void divert_gradients(bool elsewhere);
 
 }  // namespace sirtaki

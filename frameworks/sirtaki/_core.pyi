@@ -146,12 +146,14 @@ class GradientUnit:
     state: int  # 0: gradients are awaited, 1: sent, 2: reduced; others are not known here
     ready: int  # slots that have had all their passes
     times: int  # how often it was sent in this step
-    def finish(self) -> bool:
-        """Waits, as Work.wait, for what was sent as prepared; False if it was sent otherwise, or not."""
+    def finish(self) -> Any:
+        """Waits, as Work.wait, for what was sent as prepared; False if it was sent otherwise, or not. Then True, or a
+        slot whose parameter has another gradient by now. An interrupted wait leaves the unit under way.
+        """
     def has_reduced(self, slot: GradientSlot, /) -> bool:
         """Whether the parameter's gradient is still the one that was reduced in this step."""
     def reset(self) -> None:
-        """For the next step: the unit and its slots."""
+        """For the next step: the unit and its slots. What is under way is no longer waited for."""
 
 class GradientSlot:
     """A parameter, and the hook on it: slot(parameter)."""
@@ -179,7 +181,7 @@ def prepare_allreduce(
     and later).
     """
 
-def finish_units(units: list[Any]) -> bool:
+def finish_units(units: list[Any]) -> Any:
     """Unit.finish of all, also if one fails; then raises the first failure. False, and nothing is done, unless all are
     under way and were sent as prepared.
     """

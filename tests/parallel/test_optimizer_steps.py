@@ -1,13 +1,20 @@
 """What may happen within a step: unused parameters, accumulation, several losses, scalers, closures."""
 
+import contextlib
+import os
+import signal
+import time
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
-from ranks import ranks
+from ranks import WORKER, ranks
 from training import batch, check_equal, check_same_on_ranks, distributed, make_model, part_of, serial, train
 
 import sirtaki.torch as hvd
 from sirtaki.native import core
+from sirtaki.torch.units import REDUCED, SENT
 
 
 class TwoBranches(torch.nn.Module):
@@ -183,6 +190,133 @@ def test_reentrant_checkpoint(rank_count):
         F.cross_entropy(checkpoint(model[3:], hidden, use_reentrant=True), y).backward()
         optimizer.step()
     check_equal(model, serial(3))
+
+
+@ranks(2)
+def test_the_end_of_a_backward_without_parameters_of_its_own(rank_count):
+    """All parameters are in checkpoints, also nested ones: gradients are reduced when the outer backward returns."""
+    from torch.utils.checkpoint import checkpoint
+
+    model = make_model()
+    optimizer = distributed(model)
+
+    def inner(x):
+        return checkpoint(model, x, use_reentrant=True)
+
+    for step in range(3):
+        optimizer.zero_grad()
+        x, y = part_of(step)
+        F.cross_entropy(checkpoint(inner, x.requires_grad_(), use_reentrant=True), y).backward()
+        assert {unit.state for unit in optimizer._distributed.reducer._units} == {REDUCED}
+        for parameter in model.parameters():
+            parameter.grad.mul_(0.5)
+        optimizer.step()
+    expected = make_model()
+    reference = torch.optim.SGD(expected.parameters(), 0.1, momentum=0.9)
+    for step in range(3):
+        reference.zero_grad()
+        x, y = batch(step)
+        (0.5 * F.cross_entropy(expected(x), y)).backward()
+        reference.step()
+    check_equal(model, expected)
+
+
+@ranks(2)
+def test_gradients_changed_under_way(rank_count):
+    """Hooks that come after the optimizer's, whose results would be neither reduced nor equal on all ranks."""
+    model = make_model()
+    optimizer = distributed(model)
+
+    def backward(step):
+        x, y = part_of(step)
+        F.cross_entropy(model(x), y).backward()
+
+    def write(parameter):
+        parameter.grad.mul_(2)
+
+    def replace(parameter):
+        parameter.grad = parameter.grad * 2
+
+    for hook in (write, replace):
+        added = [parameter.register_post_accumulate_grad_hook(hook) for parameter in model.parameters()]
+        optimizer.zero_grad()
+        with pytest.raises(RuntimeError, match=r"grad was replaced or changed during backward"):
+            backward(0)
+        for each in added:
+            each.remove()
+        for step in range(3):  # from here on gradients are sent without Python
+            optimizer.zero_grad()
+            backward(step)
+            optimizer.step()
+    check_same_on_ranks(model)
+    added = model[0].weight.register_hook(lambda gradient: 1 / 0)
+    optimizer.zero_grad()
+    with pytest.raises(ZeroDivisionError):
+        backward(0)
+    added.remove()
+    model.zero_grad()
+    optimizer.zero_grad()  # of a step that is given up anything may have become
+    backward(0)
+    optimizer.step()
+    check_same_on_ranks(model)
+
+
+@ranks(2)
+@pytest.mark.filterwarnings("ignore:Using backward. with create_graph")
+def test_sums_are_not_counted_twice(rank_count):
+    """Two backwards in one step with create_graph, where each makes new gradients."""
+    for op in (hvd.Average, hvd.Sum):
+        weight = torch.nn.Parameter(torch.ones(3))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), [(f"w{op}", weight)], op=op)
+        optimizer.zero_grad()
+        (weight.square().sum() * (hvd.rank() + 1)).backward(create_graph=True)
+        if op == hvd.Sum:
+            with pytest.raises(AssertionError, match="backward_passes_per_step"):
+                (weight.square().sum() * (hvd.rank() + 1)).backward(create_graph=True)
+        else:
+            (weight.square().sum() * (hvd.rank() + 1)).backward(create_graph=True)
+            assert torch.equal(weight.grad, torch.full_like(weight, 6.0))
+        weight.grad = None
+
+
+@ranks(2)
+def test_an_interrupted_wait_goes_on(rank_count):
+    """Rank 0 is interrupted while it waits for rank 1; its step then still waits for the gradients."""
+    model = make_model()
+    optimizer = distributed(model)
+    told = Path(os.environ[WORKER]) / "interrupted"
+
+    def interrupt(number, frame):
+        if frame.f_code.co_name == "finish":
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            told.touch()
+            raise KeyboardInterrupt
+
+    def is_late(gradient):
+        while hvd.rank() == 1 and not told.exists():
+            time.sleep(0.01)
+
+    earlier = signal.signal(signal.SIGALRM, interrupt)
+    for step in range(4):  # what the last one sends is prepared
+        optimizer.zero_grad()
+        x, y = part_of(step)
+        out = model(x)
+        if step not in (1, 3):
+            F.cross_entropy(out, y).backward()
+        else:
+            out.register_hook(is_late)
+            if hvd.rank() == 0:
+                signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+            with pytest.raises(KeyboardInterrupt) if hvd.rank() == 0 else contextlib.nullcontext():
+                F.cross_entropy(out, y).backward()
+            units = optimizer._distributed.reducer._units
+            assert {unit.state for unit in units} == ({SENT} if hvd.rank() == 0 else {REDUCED})
+            hvd.barrier()
+            told.unlink(missing_ok=True)
+            hvd.barrier()
+        optimizer.step()
+    signal.signal(signal.SIGALRM, earlier)
+    check_equal(model, serial(4))
 
 
 @ranks(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -12,14 +13,21 @@ from sirtaki.native import core
 current_task: Callable[[], int] = torch._C._current_graph_task_id  # autograd's number of the backward under way
 
 _BACKWARD = torch.autograd.backward.__code__
+# Of an operation written in Python, as the one that checkpointing with use_reentrant makes.
+_Operation = torch.autograd.function.BackwardCFunction
+_OF_OPERATION = {getattr(_Operation, name).__code__ for name in ("apply", "apply_boxed") if hasattr(_Operation, name)}
 
 
-def tell_the_end(step: core.GradientStep, ended: Callable[[], None]) -> None:
-    """Calls back when the backward under way ends; until then the step listens. Only in one that no other has started.
+def tell_the_end(step: core.GradientStep, ended: Callable[[], None], begin: Callable[[], None]) -> None:
+    """Calls back when the backward under way ends; until then the step listens.
 
-    In one that another one has started (checkpointing with use_reentrant) it does nothing: its end is not the end.
+    In one that another one has started it does neither, for its end is not the end. If an operation did so, `begin` is
+    called once that is over, in the other backward, which may meet no parameter itself.
     """
-    if not _is_nested():
+    operation, calls = _look_outward()
+    if operation is not None:
+        _call_after(operation, begin)
+    elif calls <= 1:
         torch.autograd.Variable._execution_engine.queue_callback(_End(step, ended))
 
 
@@ -43,10 +51,23 @@ class _End:
             self._step.listening = False
 
 
-def _is_nested() -> bool:
-    frame, calls = sys._getframe(1), 0
+def _look_outward() -> tuple[Any, int]:
+    """The outermost operation written in Python whose backward is under way, or None; calls of backward on the stack.
+
+    Autograd's threads, one for each GPU, have the frames of such an operation at their bottom and none of the program.
+    """
+    frame, operation, calls = sys._getframe(1), None, 0
     while frame is not None:
-        if frame.f_code is _BACKWARD:
-            calls += 1
+        if frame.f_code in _OF_OPERATION:
+            operation = frame.f_locals["self"]
+        calls += frame.f_code is _BACKWARD
         frame = frame.f_back
-    return calls > 1
+    return operation, calls
+
+
+def _call_after(operation: Any, begin: Callable[[], None]) -> None:
+    def once(*gradients: Any) -> None:
+        handle.remove()  # the graph may be retained
+        begin()
+
+    handle = operation.register_hook(once)

@@ -21,6 +21,7 @@ import torch
 
 from sirtaki.call_site import call_site
 from sirtaki.native import core
+from sirtaki.reduce_ops import Average
 from sirtaki.torch.backward import current_task, tell_the_end
 from sirtaki.torch.buckets import bucketed
 from sirtaki.torch.kinds import learn_kinds
@@ -150,7 +151,7 @@ class GradientReducer:
         if task not in self._tasks:
             self._tasks.add(task)
             self._step.site = call_site()
-            tell_the_end(self._step, self._backward_ended)
+            tell_the_end(self._step, self._backward_ended, self._begin_backward)
 
     def _backward_ended(self) -> None:
         self._tasks.clear()
@@ -170,7 +171,16 @@ class GradientReducer:
             return
         if unit.state == SENT or unit.has_reduced(slot):
             raise AssertionError(self._too_many(slot))
+        if self._options.op != Average and self._may_keep_sums():
+            raise AssertionError(self._too_many(slot))
         self._reopen()  # the program has dropped the gradients of a step that it did not take
+
+    def _may_keep_sums(self) -> bool:
+        """Whether sums of this step may be among what is sent next, which would count them once for each rank.
+
+        With create_graph, backward adds to a gradient by making another one.
+        """
+        return torch.is_grad_enabled() or any(s.unit.has_reduced(s) for s in self._slots.values())
 
     def _too_many(self, slot: Slot) -> str:
         return (
@@ -219,10 +229,13 @@ class GradientReducer:
     def _finish_prepared(self) -> bool:
         """The usual end of a step: every unit was sent as prepared. False if not, and then nothing is done."""
         try:
-            return core.finish_units(self._units)
+            finished = core.finish_units(self._units)
+            if finished not in (True, False):
+                raise RuntimeError(_changed(finished))
         except Exception:
             self.reset()
             raise
+        return finished
 
     def _send_the_rest(self) -> None:
         step = self._step
@@ -251,45 +264,44 @@ class GradientReducer:
         learn_kinds(self._unknown, name, self._group, self._options.sparse_as_dense)
         self._unknown = [slot for slot in self._unknown if slot.kind == UNKNOWN]
 
-    def _wait(self) -> None:
+    def _wait(self, given_up: bool = False) -> None:
         """Waits for all that was sent, also if one of them fails; then raises the first failure."""
         failure: BaseException | None = None
         sent = [unit for unit in self._units if unit.state == SENT]
-        sparse = [unit for unit in sent if unit.work is None]
+        sparse = [unit for unit in sent if unit.slots[0].sparse is not None]
         for step, units in ((self._second_phase, sparse), (self._finish, sent)):
             for unit in units:
                 try:
-                    step(unit)
+                    changed = step(unit)
                 except Exception as error:
                     failure = failure or error
+                else:
+                    if changed is not None and not given_up:
+                        failure = failure or RuntimeError(_changed(changed))
         if failure is not None:
             self.reset()
             raise failure
 
     def _second_phase(self, unit: Unit) -> None:
-        if unit.slots[0].sparse is not None:
-            unit.slots[0].sparse.start_second_phase()
+        unit.slots[0].sparse.start_second_phase()
 
-    def _finish(self, unit: Unit) -> None:
-        if unit.finish():
-            return
-        work, unit.work = unit.work, None
-        unit.state = REDUCED
-        if work is None:
-            slot = unit.slots[0]
-            reduction, slot.sparse = slot.sparse, None
-            slot.parameter.grad = reduction.result().to(slot.parameter.dtype)
-            slot.reduced = slot.parameter.grad
-            return
-        wires, unit.wires = unit.wires, []
-        finish(work, wires)
-        for slot in unit.slots:
-            slot.reduced = slot.parameter.grad
+    def _finish(self, unit: Unit) -> Slot | None:
+        """A slot whose gradient is not the reduced one."""
+        if unit.slots[0].sparse is None:
+            return finish(unit)
+        self._finish_sparse(unit)
+        return None
+
+    def _finish_sparse(self, unit: Unit) -> None:
+        slot = unit.slots[0]
+        slot.parameter.grad = slot.sparse.result().to(slot.parameter.dtype)
+        slot.sparse, unit.state = None, REDUCED
+        slot.reduced = slot.parameter.grad
 
     def drain(self) -> None:
         """Waits for what is under way without filling in what is missing; the step is given up."""
         if self._step.touched or not self._is_new:
-            self._wait()
+            self._wait(given_up=True)
             self.reset()
 
     def reset(self) -> None:
@@ -319,3 +331,11 @@ class GradientReducer:
             if slot.fired and slot.unit.state in (OPEN, SENT):
                 return slot.name
         return None
+
+
+def _changed(slot: Slot) -> str:
+    return (
+        f"{slot.name}.grad was replaced or changed during backward, after it was handed over to be reduced, so that it "
+        "does not hold the reduced gradient. Register hooks that do this before DistributedOptimizer is made, or do it "
+        "after backward"
+    )

@@ -14,7 +14,7 @@ from sirtaki.torch import direct
 from sirtaki.torch.compression import CastCompressor, Compressor, NoneCompressor
 from sirtaki.torch.streams import stream_of
 from sirtaki.torch.tensors import DTYPE_NUMBERS, Descriptor
-from sirtaki.torch.units import Slot, Unit, is_expanded, zeros_of
+from sirtaki.torch.units import REDUCED, Slot, Unit, is_expanded, not_as_sent, own_grads, zeros_of
 from sirtaki.torch.wire import AnyWire, FlatWire, InPlace, Wire
 
 _ALLREDUCE = core.VERBS["allreduce"]
@@ -29,10 +29,11 @@ def send(unit: Unit, how: tuple[int, float, float], group: int, compression: typ
     unit.prepared = None
     cast = _cast_on_the_way(unit, compression) if direct.casts else None
     if cast is not None and direct.active is not None:
-        unit.wires = [cast[0]]
+        unit.wires, unit.own = [cast[0]], own_grads(unit.slots)
         unit.work = _submit_direct(unit, how, group, cast[1])
         return
     unit.wires = wires_of(unit, compression)
+    unit.own = own_grads(unit.slots)
     unit.work = _submit(unit, how, group, cast)
     if direct.active is None:
         _prepare(unit, how, group)
@@ -115,8 +116,19 @@ def _prepare(unit: Unit, how: tuple[int, float, float], group: int) -> None:
         unit.prepared = core.prepare_allreduce(*described)
 
 
-def finish(work: Any, wires: Sequence[AnyWire]) -> None:
-    """Waits for the work and puts the reduced values where they belong."""
-    work.wait(stream_of(wires[0].descriptors))
-    for wire in wires:
-        wire.put_back()
+def finish(unit: Unit) -> Slot | None:
+    """Waits for what was sent and puts the reduced values where they belong; then the unit is done.
+
+    Returns a slot whose gradient was replaced or written meanwhile. An interrupted wait leaves the unit as it is.
+    """
+    if (as_prepared := unit.finish()) is not False:
+        return None if as_prepared is True else as_prepared
+    unit.work.wait(stream_of(unit.wires[0].descriptors))
+    changed = not_as_sent(unit.own)
+    if changed is None:
+        for wire in unit.wires:
+            wire.put_back()
+    unit.work, unit.wires, unit.own, unit.state = None, [], [], REDUCED
+    for slot in unit.slots:
+        slot.reduced = slot.parameter.grad
+    return changed

@@ -74,7 +74,9 @@ class SparseReduction:
         self._dense = False
 
     def start_second_phase(self) -> None:
-        """Waits for the row numbers and sends the values."""
+        """Waits for the row numbers and sends the values, unless that is done."""
+        if self._second:
+            return
         self._gathered = synchronize(self._indices)[0]
         table_rows = math.prod(self._local.shape[: self._local.sparse_dim()])
         self._dense = self._gathered.shape[0] > table_rows

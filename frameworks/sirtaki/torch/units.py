@@ -26,16 +26,20 @@ class Slot(core.GradientSlot):
         self.sparse: SparseReduction | None = None
 
 
+Sent = tuple[Slot, torch.Tensor, int]  # the last: torch's count of what has written the gradient
+
+
 class Unit(core.GradientUnit):
     """Slots that travel as one request: one parameter, a group that the user asked for, or a bucket of ours."""
 
-    __slots__ = ("bucket", "layouts", "name", "wires")
+    __slots__ = ("bucket", "layouts", "name", "own", "wires")
 
     def __init__(self, step: core.GradientStep, slots: Sequence[Slot], name: str, bucket: bool = False) -> None:
         super().__init__(step, slots)
         self.name = name
         self.bucket = bucket
         self.wires: list[AnyWire] = []  # while under way, unless it was sent as prepared
+        self.own: list[Sent] = []  # likewise
         self.layouts: list[Layout] = []  # of the gradients, as they were sent last
         for slot in slots:
             slot.unit = self
@@ -59,6 +63,24 @@ def zeros_of(slot: Slot) -> torch.Tensor:
     if slot.parameter.requires_grad:
         slot.parameter.grad = zeros
     return zeros
+
+
+def own_grads(slots: Sequence[Slot]) -> list[Sent]:
+    """What is sent of the slots' own, for `not_as_sent`."""
+    own = [(slot, slot.parameter.grad) for slot in slots if slot.fired or slot.parameter.requires_grad]
+    return [(slot, grad, _version(grad)) for slot, grad in own if grad is not None]
+
+
+def not_as_sent(sent: Sequence[Sent]) -> Slot | None:
+    """A slot whose gradient is another one, or was written since: it does not hold the reduced values."""
+    for slot, grad, version in sent:
+        if slot.parameter.grad is not grad or _version(grad) != version:
+            return slot
+    return None
+
+
+def _version(grad: torch.Tensor) -> int:
+    return 0 if grad.is_inference() else grad._version
 
 
 def is_expanded(grad: torch.Tensor) -> bool:
