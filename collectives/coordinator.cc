@@ -105,9 +105,10 @@ void Coordinator::leave(int from) {
 
 // Not all ranks can join any more.
 void Coordinator::refuse_joins() {
-  refuse({}, "join() cannot complete: " + list_ranks(global(ranks_where(left_))) +
-                 " left early, without calling join() (shut down, or the program ended there). Every rank must call "
-                 "join() when it is done.");
+  refused_joins_ = {"", 0,
+                    "join() cannot complete: " + list_ranks(global(ranks_where(left_))) +
+                        " left early, without calling join() (shut down, or the program ended there). Every rank must "
+                        "call join() when it is done."};
   joined_.assign(size(), false);
   joined_count_ = 0;
 }
@@ -189,6 +190,10 @@ Verdict Coordinator::decide(bool planes_busy, std::int64_t fusion_threshold, boo
     }
     ready_.clear();
     if (may_plan) lock_plan(verdict, fusion_threshold);
+  }
+  if (refused_joins_ && ready_.empty()) {
+    verdict.refusals.push_back(*refused_joins_);
+    refused_joins_.reset();
   }
   if (joined_count_ == static_cast<int>(size()) && ready_.empty()) {
     verdict.last_joined = std::exchange(last_joined_, -1);

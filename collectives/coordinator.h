@@ -106,6 +106,7 @@ class Coordinator {
   std::map<Key, Entry> pending_;
   std::deque<Ready> ready_;
   std::vector<Refusal> refusals_;
+  std::optional<Refusal> refused_joins_;  // told once all is under way that counts on them
   std::vector<bool> joined_;
   std::vector<bool> left_;
   std::vector<std::uint64_t> seen_;

@@ -282,6 +282,20 @@ void joined_ranks_count_as_present() {
   check_equal(f.decide().batches.size(), 1U, "after the join all is as before");
 }
 
+void joins_are_refused_after_what_counts_on_them() {
+  Fixture f(3);
+  Request join;
+  join.verb = Verb::kJoin;
+  join.name = "join";
+  f.submit(2, join);
+  for (int rank : {0, 1}) f.submit(rank, allreduce("held back"));
+  f.leave(1);
+  check(f.decide(true).refusals.empty(), "rank 2 still takes part");
+  const Verdict verdict = f.decide(false);
+  check_equal(verdict.batches.size(), 1U, "what all but the joined rank have asked for");
+  check_contains(verdict.refusals[0].message, "join() cannot complete: rank 1 left early");
+}
+
 void leaving_early_is_an_error_for_those_who_wait() {
   Fixture f(3);
   f.submit(0, allreduce("a"));
@@ -455,6 +469,7 @@ int main() {
   rows_may_change_on_one_rank();
   work_is_held_back_while_planes_are_busy();
   joined_ranks_count_as_present();
+  joins_are_refused_after_what_counts_on_them();
   leaving_early_is_an_error_for_those_who_wait();
   nothing_grows_without_bound();
   a_vote_may_cross_the_eviction_of_its_slot();
