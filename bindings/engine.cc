@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <mutex>
 #include <thread>
 #include <variant>
@@ -175,11 +176,22 @@ void shutdown() {
   set_engine(nullptr);
 }
 
+// A rank whose program ended well in a job that failed. If it left first, its exit code would be the job's.
+void let_others_leave_first(int status, void*) {
+  if (status != 0) return;
+  std::this_thread::sleep_for(kPatienceWithStarter);
+  _exit(1);
+}
+
 // At the end of the process, after shutdown(). All ranks must come to it, so that a failed job does without.
-void finalize() {
+// `supervised`: somebody else sees to the job's exit code.
+void finalize(bool supervised) {
   if (is_forked_child()) return;
   const std::lock_guard lock(process().mutex);
-  if (process().failed) return;
+  if (process().failed) {
+    if (!supervised) on_exit(&let_others_leave_first, nullptr);
+    return;
+  }
   if (process().session != nullptr && process().engine == nullptr) process().session->finalize();
 }
 
@@ -335,7 +347,7 @@ void bind_engine(py::module_& module) {
              py::arg("comm_ranks") = std::vector<int>(), py::arg("identity") = "", py::arg("launcher") = -1, Release());
   module.def("start_timeout", [] { return Settings::from_environment().start_timeout_seconds; });
   module.def("shutdown", &shutdown, Release());
-  module.def("finalize", &finalize, Release());
+  module.def("finalize", &finalize, py::arg("supervised"), Release());
   module.def("fail", &fail_job, py::arg("kind"), py::arg("text"), py::arg("site") = "", Release());
   module.def("cause", [] {
     const std::optional<Cause> cause = engine_to_ask()->cause();

@@ -55,7 +55,7 @@ def start_timeout() -> float:
 def shutdown() -> None:
     """Leaves the job together with the other ranks; returns when all have. No effect when not initialised."""
 
-def finalize() -> None:
+def finalize(supervised: bool) -> None:
     """Finalises MPI if init initialised it; after shutdown, at the end of the process. MPI cannot start again."""
 
 def failure() -> str:

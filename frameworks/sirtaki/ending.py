@@ -88,8 +88,9 @@ class _Ending:
             return
         self._look_behind_replaced_hook()
         if not self._exit_code or not core.is_initialized():
+            supervised = supervision.is_there()
             self._shutdown()
-            core.finalize()
+            core.finalize(supervised)
             return
         _stop_children()
         for stream in (sys.stdout, sys.stderr):
