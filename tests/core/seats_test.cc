@@ -74,12 +74,14 @@ bool moves_away(const cpu_set_t& allowed, Rest rest) {
   stay_on(allowed);
   int here = -1;
   bool moved = false;
-  do {  // again if the kernel has moved this thread meanwhile
+  // Again and again, since the kernel may move this thread to and fro meanwhile.
+  constexpr int kTries = 50;
+  for (int i = 0; i < kTries && !moved; ++i) {
     here = sched_getcpu();
     bells->of(1).seat = seat_of(here);
     bells->of(1).state = static_cast<std::uint32_t>(rest);
     moved = seats.move_apart();
-  } while (!moved && sched_getcpu() != here);
+  }
   if (moved) {
     check(bells->of(0).seat != seat_of(here), "went to another core");
     bells->of(1).seat = bells->of(0).seat.load();
