@@ -60,6 +60,20 @@ meet("second")
     assert "ValueError: boom" in (tmp_path / "out" / "rank.3" / "stderr").read_text()
 
 
+def test_a_rank_that_has_ended_before_it_is_looked_at(tmp_path: Path) -> None:
+    """All that it left is there at once; its file has the traceback all the same."""
+    body = """
+import subprocess
+words = f"sleep 1; kill -CONT {os.getppid()}"
+subprocess.Popen(["sh", "-c", words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+os.kill(os.getppid(), signal.SIGSTOP)
+raise ValueError("boom")
+"""
+    done = run("-np", "1", "--output-filename", str(tmp_path / "out"), *written(tmp_path, body))
+    assert done.returncode == 1 and b"ValueError: boom" in done.stderr
+    assert "ValueError: boom" in (tmp_path / "out" / "rank.0" / "stderr").read_text()
+
+
 @pytest.mark.parametrize(
     ("how", "code", "words"),
     [

@@ -322,6 +322,7 @@ class Supervisor:
         except BlockingIOError:
             return False
         if not data:
+            self._line.drain()  # the rank's last words may be a traceback for the file of this pipe
             self._close_pipe(pipe)
             return False
         self._write_file(pipe, data)
