@@ -212,6 +212,8 @@ def test_settings_of_mpis_for_the_remote_start_are_taken_over() -> None:
     assert remote.agent_words(None, {"SIRTAKI_LAUNCH_AGENT": "own", "HYDRA_LAUNCHER_EXEC": "other"}) == ["own"]
     assert remote.agent_words(None, {"OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh"}) == ["/etc/mpi/kubexec.sh"]
     assert remote.agent_words(None, {"OMPI_MCA_plm_rsh_agent": "ssh : rsh"}) == remote.agent_words(None, {}) == []
+    with pytest.raises(ValueError, match=r"SIRTAKI_LAUNCH_AGENT=\"'\": No closing quotation"):
+        remote.agent_words(None, {"SIRTAKI_LAUNCH_AGENT": "'"})
     environ = {"HYDRA_LAUNCHER_EXTRA_ARGS": "-o X=y", "HYDRA_LAUNCHER": "rsh", "HYDRA_DEBUG": "1", "SECRET": "s"}
     shell = remote.Shell(arguments=remote.ssh_arguments(environ), port=5)
     assert shell.words("h")[-5:] == ["-p", "5", "-o", "X=y", "h"] and "BatchMode=yes" in shell.words("h")

@@ -139,6 +139,8 @@ def test_flags_that_exclude_each_other(words: list[str], capsys: pytest.CaptureF
         (["--start-timeout", "-1"], "'-1' is not a positive"),
         (["--no-such-flag"], "--no-such-flag"),
         (["--network-interfaces", ","], "no interface named"),
+        (["--mpi-args", "-x 'y"], """--mpi-args: "-x 'y": No closing quotation"""),
+        (["--launch-agent", "'"], '--launch-agent: "\'": No closing quotation'),
     ],
 )
 def test_wrong_values_are_shown(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ A flag whose feature is not there yet is refused by name; one that asks for what
 
 import argparse
 import os
+import shlex
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -92,6 +93,15 @@ def _positive(text: str) -> int:
     return number
 
 
+def _words(text: str) -> str:
+    """For what is split into words later."""
+    try:
+        shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from None
+    return text
+
+
 class _Interfaces(argparse.Action):
     def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
         names = [name.strip() for name in str(values).split(",") if name.strip()]
@@ -144,7 +154,7 @@ def _add_hosts(parser: _Parser) -> None:
     add(where, "-p", "--ssh-port", type=_positive, metavar="N", help="port of sshd on the hosts")
     add(where, "-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
     words = "in place of ssh: a command that gets a host and a command for its shell (SIRTAKI_LAUNCH_AGENT)"
-    add(where, "--launch-agent", metavar="WORDS", help=words)
+    add(where, "--launch-agent", type=_words, metavar="WORDS", help=words)
     names = ("--network-interfaces", "--network-interface")
     add(where, *names, dest="nics", action=_Interfaces, metavar="a,b", help="network interfaces to use between hosts")
 
@@ -158,8 +168,8 @@ def _add_mpi(parser: _Parser) -> None:
     add(which, "--jsrun", dest="use_jsrun", help=argparse.SUPPRESS, **switch)
     words = "auto: srun inside a Slurm allocation, else the mpiexec of the MPI in use"
     add(group, "--launcher", choices=("auto", "mpiexec", "srun"), default="auto", help=words)
-    add(group, "--mpi-args", metavar="ARGS", help="further arguments for mpiexec or srun, as one word")
-    add(group, "--binding-args", metavar="ARGS", help="arguments for binding, in place of 'do not bind'")
+    add(group, "--mpi-args", type=_words, metavar="ARGS", help="further arguments for mpiexec or srun, as one word")
+    add(group, "--binding-args", type=_words, metavar="ARGS", help="arguments for binding, in place of 'do not bind'")
     add(group, "--tcp", dest="tcp_flag", help=argparse.SUPPRESS, **switch)
 
 

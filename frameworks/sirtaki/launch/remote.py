@@ -109,15 +109,24 @@ def is_left_to_mpiexec(mpi_args: str | None) -> bool:
 
 def agent_words(option: str | None, environ: Mapping[str, str]) -> list[str]:
     """The site's own agent, empty for ssh: from --launch-agent, else from the environment, also under MPIs' names."""
-    names = (AGENT_VARIABLE, *_AGENTS)
-    text = option or next((environ[name] for name in names if environ.get(name)), "")
-    words = shlex.split(text)
-    return [] if text.replace(" ", "") in ("ssh", "ssh:rsh") else words  # MPIs' own defaults
+    words = shlex.split(option) if option else _first_words((AGENT_VARIABLE, *_AGENTS), environ)
+    return [] if "".join(words) in ("ssh", "ssh:rsh") else words  # MPIs' own defaults
 
 
 def ssh_arguments(environ: Mapping[str, str]) -> list[str]:
     """What the environment has for ssh under MPIs' names."""
-    return shlex.split(next((environ[name] for name in _ARGUMENTS if environ.get(name)), ""))
+    return _first_words(_ARGUMENTS, environ)
+
+
+def _first_words(names: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Of the first of these variables that has any. Raises ValueError with its name and value."""
+    for name in names:
+        try:
+            if words := shlex.split(environ.get(name, "")):
+                return words
+        except ValueError as error:
+            raise ValueError(f"{name}={environ[name]!r}: {error}") from None
+    return []
 
 
 def environment_for_mpiexec(environ: Mapping[str, str]) -> dict[str, str]:
