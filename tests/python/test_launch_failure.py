@@ -80,6 +80,11 @@ raise ValueError("boom")
         ("os._exit(3)", 3, "exit code 3"),
         ("os._exit(0)", 1, "left early: exit code 0 without shutdown()"),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "killed by signal 9, SIGKILL"),
+        (
+            "os.kill(os.getpid(), signal.SIGBUS)",
+            135,
+            "killed by signal 7, SIGBUS (/dev/shm or a mapped file's disk full?)",
+        ),
         ("raise KeyboardInterrupt", 130, "KeyboardInterrupt"),
     ],
 )

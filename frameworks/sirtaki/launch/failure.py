@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _FAILED = 1
+_HINTS = {signal.SIGKILL: " (out of memory?)", signal.SIGBUS: " (/dev/shm or a mapped file's disk full?)"}
 _LONGEST = 1000  # characters of the last line's text; a traceback above it has all
 
 
@@ -69,7 +70,7 @@ def of_exit(rank: int, host: str, code: int, aborted: bool = False) -> Failure:
         kind, text = "early exit", "left early: exit code 0 without shutdown()"
     else:
         kind = "killed" if -code == signal.SIGKILL else "signal"
-        hint = " (out of memory?)" if -code == signal.SIGKILL else ""
+        hint = _HINTS.get(-code, "")
         text = f"killed by signal {-code}, {_name(-code)}{hint}"
     return Failure(rank, host, kind, text, time.time(), code=code, aborted=aborted)
 
