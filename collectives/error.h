@@ -1,8 +1,9 @@
 // The errors that cross the core's border. Adapters map each kind to the exception that users expect.
 #pragma once
 
-#include <stdexcept>
+#include <exception>
 #include <string>
+#include <utility>
 
 namespace sirtaki {
 
@@ -12,13 +13,16 @@ enum class ErrorKind {
   kAborted,          // the job has failed or ended: HorovodInternalError
 };
 
-class Error : public std::runtime_error {
+// Several threads may hold copies: each has its own text, whereas the standard library's exceptions share theirs.
+class Error : public std::exception {
  public:
-  Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
+  Error(ErrorKind kind, std::string message) : kind_(kind), message_(std::move(message)) {}
   ErrorKind kind() const { return kind_; }
+  const char* what() const noexcept override { return message_.c_str(); }
 
  private:
   ErrorKind kind_;
+  std::string message_;
 };
 
 }  // namespace sirtaki

@@ -71,7 +71,7 @@ std::shared_ptr<const CudaDriver> load_cuda_driver() {
     const int result = driver.Init(0);
     if (result != kCuSuccess) throw std::runtime_error("cuInit: " + words(driver, result));
     return std::make_shared<const CudaDriver>(driver);
-  } catch (const std::runtime_error& error) {
+  } catch (const std::exception& error) {
     throw Error(ErrorKind::kPrecondition, std::string("the CUDA driver cannot be used: ") + error.what());
   }
 }

@@ -180,7 +180,7 @@ CuFunction CudaKernels::build(const std::string& source, const char* name) {
   std::vector<char> code;
   try {
     code = compiler_->compile(source, major_, minor_);
-  } catch (const std::runtime_error& error) {
+  } catch (const std::exception& error) {
     throw Error(ErrorKind::kAborted, std::string("a kernel does not compile: ") + error.what());
   }
   CuModule module = nullptr;
