@@ -73,7 +73,7 @@ class _Ending:
         cause = core.fail(_kind_of(error), _text_of(error), where)
         with contextlib.suppress(Exception):
             sys.stdout.flush()
-        if cause["witness"] != core.rank():
+        if cause["witness"] != core.rank() and (supervision.is_there() or not _speaks_for_witness(cause)):
             supervision.report(cause, "", self._exit_code)
             _say(_consequence(error, where, cause))
             return
@@ -108,6 +108,14 @@ class _Ending:
         unseen = last is not None and last is not self._seen_before
         if not self._exit_code and replaced and unseen and not _is_interactive() and core.is_initialized():
             self._fail(last)
+
+
+def _speaks_for_witness(cause: dict[str, Any]) -> bool:
+    """Whether the rank that found the cause is the one that the others miss, so that its program does not get to say
+    anything, and this is the first of the others.
+    """
+    missing = cause["rank"]
+    return cause["kind"] == "passed limit" and cause["witness"] == missing and core.rank() == (0 if missing else 1)
 
 
 def _is_interactive() -> bool:
