@@ -81,6 +81,8 @@ class Engine final : private GroupOwner {
   std::string failure() const;  // empty while all is well
   std::optional<Cause> cause() const;
   void set_fusion_threshold(std::int64_t bytes);
+  // Counts from now on what waits cost (Statistics::wait_cpu_ns).
+  void time_waits() { times_waits_ = true; }
   const Statistics& statistics() const { return statistics_; }
   // How often each data plane was chosen, by its name.
   std::map<std::string, std::uint64_t> plane_uses() const { return plane_uses_.all(); }
@@ -205,6 +207,7 @@ class Engine final : private GroupOwner {
   std::atomic<std::uint32_t> quiet_{1};
   // Waits for a work by the program's threads. Whoever waits has submitted all it means to for the time being, which
   // may be less than a locked plan expects.
+  std::atomic<bool> times_waits_{false};
   std::atomic<std::uint64_t> waits_begun_{0};
   std::atomic<std::uint64_t> waits_ended_{0};
   // How often the program has learned of a result: what it asks for afterwards may depend on that.

@@ -17,21 +17,28 @@ std::uint64_t processor_time() {
   return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
 }
 
-// Counts a wait as long as it lasts, and what it costs the waiting thread.
+// Counts a wait as long as it lasts.
 class OneWait {
  public:
-  OneWait(std::atomic<std::uint64_t>& begun, std::atomic<std::uint64_t>& ended, std::atomic<std::uint64_t>& spent)
-      : ended_(ended), spent_(spent), start_(processor_time()) {
+  OneWait(std::atomic<std::uint64_t>& begun, std::atomic<std::uint64_t>& ended) : ended_(ended) {
     begun.fetch_add(1, std::memory_order_acq_rel);
   }
-  ~OneWait() {
-    ended_.fetch_add(1, std::memory_order_acq_rel);
-    spent_.fetch_add(processor_time() - start_, std::memory_order_relaxed);
-  }
+  ~OneWait() { ended_.fetch_add(1, std::memory_order_acq_rel); }
 
  private:
   std::atomic<std::uint64_t>& ended_;
-  std::atomic<std::uint64_t>& spent_;
+};
+
+// What a wait costs the waiting thread, if there is somewhere to add that: two calls of the kernel.
+class Cost {
+ public:
+  explicit Cost(std::atomic<std::uint64_t>* spent) : spent_(spent), start_(spent == nullptr ? 0 : processor_time()) {}
+  ~Cost() {
+    if (spent_ != nullptr) spent_->fetch_add(processor_time() - start_, std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<std::uint64_t>* spent_;
   std::uint64_t start_;
 };
 
@@ -40,7 +47,8 @@ class OneWait {
 bool Engine::wait(Work& work, bool may_help) {
   epoch_.fetch_add(1, std::memory_order_release);
   if (work.done()) return true;
-  const OneWait counted(waits_begun_, waits_ended_, statistics_.wait_cpu_ns);
+  const OneWait counted(waits_begun_, waits_ended_);
+  const Cost cost(times_waits_.load(std::memory_order_relaxed) ? &statistics_.wait_cpu_ns : nullptr);
   if (is_engines_own(std::this_thread::get_id())) {
     throw Error(ErrorKind::kPrecondition,
                 "a collective was waited for in a callback of the engine, which could then never complete it");

@@ -34,7 +34,7 @@ struct Statistics {
   std::atomic<std::uint64_t> planned_batches{0};  // of `batches`, those that no vote preceded
   std::atomic<std::uint64_t> plans{0};            // made
   std::atomic<std::uint64_t> departures{0};       // of this rank or another from a plan
-  std::atomic<std::uint64_t> wait_cpu_ns{0};      // processor time of the program's threads in waits, helping included
+  std::atomic<std::uint64_t> wait_cpu_ns{0};      // of the program's threads in waits, helping included, if measured
 };
 
 // Where the batches of a locked plan run; without planes there are no plans.

@@ -24,6 +24,7 @@ def adapter_seconds(hvd, sizes: Sequence[int], rounds: int = 200) -> float:
     distributed = _trainer(
         len(sizes), lambda optimizer, named: hvd.DistributedOptimizer(optimizer, named_parameters=named, groups=batches)
     )
+    core.time_waits()
     differences = []
     for _ in range(rounds):
         hvd.barrier()

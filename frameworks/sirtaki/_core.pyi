@@ -208,8 +208,11 @@ def gpu_info() -> dict[str, str]:
 def statistics() -> dict[str, int]:
     """Counters since init: batches, tensors, bytes, messages, cache_hits, cache_misses, idle_wakeups, planned_batches,
     plans, departures; wait_cpu_ns: processor time that the program's threads spent in waits, helping the engine
-    included.
+    included, since time_waits().
     """
+
+def time_waits() -> None:
+    """Has waits measured from now on, which makes each a little slower."""
 
 def plane_uses() -> dict[str, int]:
     """How often each data plane was chosen since init, by its name, in alphabetical order: "shm" (all ranks of the
