@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gradients.h"
@@ -103,53 +104,34 @@ int init_slot(PyObject* self, PyObject* arguments, PyObject*) {
   return 0;
 }
 
-int visit_step(PyObject* self, visitproc visit, void* arg) {
-  auto* step = as<GradientStep>(self);
+template <class T, auto... members>
+int visit_members(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(Py_TYPE(self));
-  Py_VISIT(step->on_gradient);
-  Py_VISIT(step->send);
+  int result = 0;
+  const auto one = [&](auto* member) {
+    if (result == 0 && member != nullptr) result = visit(reinterpret_cast<PyObject*>(member), arg);
+  };
+  (one(as<T>(self)->*members), ...);
+  return result;
+}
+
+template <class T, auto... members>
+int clear_members(PyObject* self) {
+  const auto one = [](auto*& member) { Py_XDECREF(reinterpret_cast<PyObject*>(std::exchange(member, nullptr))); };
+  (one(as<T>(self)->*members), ...);
   return 0;
 }
 
-int clear_step(PyObject* self) {
-  auto* step = as<GradientStep>(self);
-  Py_CLEAR(step->on_gradient);
-  Py_CLEAR(step->send);
-  return 0;
-}
-
-int visit_unit(PyObject* self, visitproc visit, void* arg) {
-  auto* unit = as<GradientUnit>(self);
-  Py_VISIT(Py_TYPE(self));
-  Py_VISIT(unit->step);
-  Py_VISIT(unit->slots);
-  Py_VISIT(unit->sent);
-  return 0;
-}
-
-int clear_unit(PyObject* self) {
-  auto* unit = as<GradientUnit>(self);
-  Py_CLEAR(unit->slots);
-  Py_CLEAR(unit->sent);
-  return 0;
-}
-
-int visit_slot(PyObject* self, visitproc visit, void* arg) {
-  auto* slot = as<GradientSlot>(self);
-  Py_VISIT(Py_TYPE(self));
-  Py_VISIT(slot->parameter);
-  Py_VISIT(slot->unit);
-  Py_VISIT(slot->reduced);
-  return 0;
-}
-
-int clear_slot(PyObject* self) {
-  auto* slot = as<GradientSlot>(self);
-  Py_CLEAR(slot->parameter);
-  Py_CLEAR(slot->unit);
-  Py_CLEAR(slot->reduced);
-  return 0;
-}
+constexpr auto visit_step = &visit_members<GradientStep, &GradientStep::on_gradient, &GradientStep::send>;
+constexpr auto clear_step = &clear_members<GradientStep, &GradientStep::on_gradient, &GradientStep::send>;
+constexpr auto visit_unit =
+    &visit_members<GradientUnit, &GradientUnit::step, &GradientUnit::slots, &GradientUnit::sent>;
+// A unit keeps its step, which its hooks ask while they are there.
+constexpr auto clear_unit = &clear_members<GradientUnit, &GradientUnit::slots, &GradientUnit::sent>;
+constexpr auto visit_slot =
+    &visit_members<GradientSlot, &GradientSlot::parameter, &GradientSlot::unit, &GradientSlot::reduced>;
+constexpr auto clear_slot =
+    &clear_members<GradientSlot, &GradientSlot::parameter, &GradientSlot::unit, &GradientSlot::reduced>;
 
 void release(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
