@@ -247,19 +247,28 @@ void check_refusals() {
   });
 }
 
+// After one that both make, an allreduce that rank 0 makes alone: the event that it waits for, null on rank 1.
+EventPtr wait_alone(Rank& rank) {
+  static std::vector<float> never_reduced(1);
+  std::vector<std::vector<float>> tensors = {{1.0F}};
+  Segment segment{tensors[0].data(), tensors[0].data(), 1};
+  sums(rank, {&segment, 1}, tensors);
+  wait_until([&] { return !rank.plane->watch(); });
+  if (rank.rank == 1) return nullptr;
+  segment = {never_reduced.data(), never_reduced.data(), 1};
+  rank.plane->begin({0, {}, 0});
+  wait(rank.plane->allreduce({DType::kFloat32, ReduceOp::kSum, 1, 1}, {&segment, 1}));
+  EventPtr there = rank.plane->end();
+  check(!there->reached() && rank.plane->watch(), "a collective of one rank of two ended by itself");
+  return there;
+}
+
 // A rank that dies while another one's GPU waits for it is noticed, and only then looked for.
 void check_death() {
   std::atomic<int> dead{-1};
   on_ranks(2, {.dead_rank = [&] { return dead.load(); }}, [&](Rank& rank) {
-    std::vector<std::vector<float>> tensors = {{1.0F}};
-    const Segment segment{tensors[0].data(), tensors[0].data(), 1};
-    sums(rank, {&segment, 1}, tensors);
-    wait_until([&] { return !rank.plane->watch(); });
-    if (rank.rank == 1) return;
-    rank.plane->begin({0, {}, 0});
-    wait(rank.plane->allreduce({DType::kFloat32, ReduceOp::kSum, 1, 1}, {&segment, 1}));
-    const EventPtr there = rank.plane->end();
-    check(rank.plane->watch(), "a collective of one rank of two ended by itself");
+    const EventPtr there = wait_alone(rank);
+    if (there == nullptr) return;
     dead = 1;
     check_error(ErrorKind::kAborted, "the process of rank 1 has died", [&] { rank.plane->watch(); });
     rank.plane->abort();
@@ -284,15 +293,8 @@ void check_no_memory() {
 void check_failures() {
   std::mutex mutex;
   on_ranks(2, {}, [&](Rank& rank) {
-    std::vector<std::vector<float>> tensors = {{1.0F}};
-    const Segment segment{tensors[0].data(), tensors[0].data(), 1};
-    sums(rank, {&segment, 1}, tensors);
-    wait_until([&] { return !rank.plane->watch(); });
-    if (rank.rank == 1) return;
-    rank.plane->begin({0, {}, 0});
-    wait(rank.plane->allreduce({DType::kFloat32, ReduceOp::kSum, 1, 1}, {&segment, 1}));
-    const EventPtr there = rank.plane->end();
-    check(!there->reached() && rank.plane->watch(), "a collective of one rank of two ended by itself");
+    const EventPtr there = wait_alone(rank);
+    if (there == nullptr) return;
     break_fake_nccl(*rank.device);
     check_error(ErrorKind::kAborted, "remote process exited", [&] { rank.plane->watch(); });
     rank.plane->abort();

@@ -7,10 +7,8 @@
 #include <optional>
 #include <thread>
 
-#include "engine.h"
+#include "engine_jobs.h"
 #include "faulty_transport.h"
-#include "plane/point_to_point.h"
-#include "transport/loopback.h"
 
 namespace sirtaki::faults {
 namespace {
@@ -26,8 +24,7 @@ struct ProgramEnds : std::runtime_error {
 
 EngineOptions options_of(const Job& job) {
   std::mt19937 random(job.seed);
-  EngineOptions options;
-  options.program = "faults";
+  EngineOptions options = testing::default_options();
   options.settings.shared_memory = false;
   options.settings.lock_plan = random() % 2 == 0;
   options.settings.cache_capacity = random() % 3 == 0 ? 3 : 4096;
@@ -35,12 +32,6 @@ EngineOptions options_of(const Job& job) {
   options.settings.stall_warning_seconds = 1;
   options.settings.stall_abort_seconds = 5;  // enough for machines that are busy
   options.settings.start_timeout_seconds = 8;
-  options.make_planes = [](Transport& transport, const std::vector<int>&) {
-    DataPlanes planes;
-    planes.push_back(make_point_to_point_plane(transport));
-    return planes;
-  };
-  options.say = [](const std::string&) {};
   return options;
 }
 

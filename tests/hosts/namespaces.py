@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from killing import kill_all
+from ssh_words import READ_WORDS
 
 _SSHD = shutil.which("ssh") and shutil.which("ssh-keygen") and shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
 _SSHD_CONFIG = """\
@@ -40,20 +41,8 @@ Host *
 """
 # Where there is no sshd. What follows the host's name is a command for the shell there.
 _STAND_IN = """\
-#!{python} -IS
-import os, sys
-words = sys.argv[1:]
-while words[0].startswith("-"):
-    if words[0] == "-p":
-        sys.stderr.write("ssh: connect to host " + words[-2] + " port " + words[1] + ": Connection refused\\n")
-        sys.exit(255)
-    del words[: 2 if words[0] in ("-i", "-o", "-l") else 1]
-processes = {processes!r}
-if words[0] not in processes:
-    sys.stderr.write("ssh: Could not resolve hostname " + words[0] + ": Name or service not known\\n")
-    sys.exit(255)
-enter = ["nsenter", "--target", str(processes[words[0]]), "--net", "--uts", "--mount", "/bin/sh", "-c"]
-environ = {{"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin", "HOME": "/"}}
+enter = ["nsenter", "--target", str(hosts[words[0]]), "--net", "--uts", "--mount", "/bin/sh", "-c"]
+environ = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin", "HOME": "/"}
 os.execvpe("nsenter", [*enter, " ".join(words[1:])], environ)
 """
 _PREPARE = """\
@@ -189,7 +178,7 @@ class Namespaces:
         processes = {name: self._sleepers[name].pid for name in self.names}
         processes |= {f"fd77::{number}": processes[name] for number, name in enumerate(self.names, 1)}
         ssh = self._folder / "bin" / "ssh"
-        ssh.write_text(_STAND_IN.format(python=sys.executable, processes=processes))
+        ssh.write_text(READ_WORDS.format(python=sys.executable, hosts=processes) + _STAND_IN)
         ssh.chmod(0o755)
 
     def _sleeper(self, name: str) -> subprocess.Popen[str]:

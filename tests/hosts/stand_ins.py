@@ -14,19 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from killing import kill_all
+from ssh_words import READ_WORDS
 
 _SSH = """\
-#!{python} -IS
-import os, sys
-words = sys.argv[1:]
-while words[0].startswith("-"):
-    if words[0] == "-p":
-        sys.stderr.write("ssh: connect to host " + words[-2] + " port " + words[1] + ": Connection refused\\n")
-        sys.exit(255)
-    del words[: 2 if words[0] in ("-i", "-o", "-l") else 1]
-if words[0] not in {names!r}:
-    sys.stderr.write("ssh: Could not resolve hostname " + words[0] + ": Name or service not known\\n")
-    sys.exit(255)
 environ = {{"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/", "SIRTAKI_HOSTNAME": words[0]}}
 environ.update(TMPDIR={folder!r} + "/" + words[0], SIRTAKI_TEST_HOSTS={folder!r})
 shell = ["/bin/sh", "-c", {prepare!r} + " ".join(words[1:])]
@@ -47,7 +37,10 @@ class StandIns:
         ssh = folder / "bin" / "ssh"
         private = subprocess.run(["unshare", "--mount", "/bin/sh", "-c", f"{_OWN_SHM} true"], capture_output=True)
         prepare = "" if private.returncode else _OWN_SHM
-        ssh.write_text(_SSH.format(python=sys.executable, names=self.names, folder=str(folder), prepare=prepare))
+        ssh.write_text(
+            READ_WORDS.format(python=sys.executable, hosts=self.names)
+            + _SSH.format(folder=str(folder), prepare=prepare)
+        )
         ssh.chmod(0o755)
 
     def enter(self, name: str) -> list[str]:
