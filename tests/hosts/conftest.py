@@ -1,5 +1,6 @@
-"""Three simulated hosts for each test: stand-ins for ssh, and namespaces where they are permitted."""
+"""Three simulated hosts for each test: namespaces where they are permitted, otherwise stand-ins for ssh."""
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,9 +49,15 @@ def either(_stand_ins: StandIns, _namespaces: Namespaces | str, tmp_path: Path) 
     yield from _checked(Hosts(_stand_ins if isinstance(_namespaces, str) else _namespaces, tmp_path))
 
 
-@pytest.fixture(params=["stand_ins", "namespaces"])
+# The better kind that is permitted; by SIRTAKI_TEST_HOSTS_KINDS=both each test on both, which takes twice as long.
+_KINDS = ["stand_ins", "namespaces"] if os.environ.get("SIRTAKI_TEST_HOSTS_KINDS") == "both" else ["either"]
+
+
+@pytest.fixture(params=_KINDS)
 def hosts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Hosts]:
-    machine = request.getfixturevalue(f"_{request.param}")
+    namespaces = request.getfixturevalue("_namespaces")
+    stands_in = request.param == "stand_ins" or (request.param == "either" and isinstance(namespaces, str))
+    machine = request.getfixturevalue("_stand_ins") if stands_in else namespaces
     if isinstance(machine, str):
         pytest.skip(machine)
     yield from _checked(Hosts(machine, tmp_path))

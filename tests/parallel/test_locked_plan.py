@@ -30,10 +30,10 @@ before = core.statistics()["messages"]
 for number in range(20):
     step(number, 8)
 after = core.statistics()
-assert after["messages"] == before and after["departures"] == 0, "a locked step sends no message"
+assert after["messages"] == before and after["departures"] == 0, (before, after)
 for number in range(20):  # a parameter is frozen
     step(number, 7)
-assert core.statistics()["departures"] == 1
+assert core.statistics()["departures"] == 1, core.statistics()
 for number in range(20):  # another shape
     step(number, 7, rows=4)
 assert core.statistics()["departures"] == 2 and core.statistics()["plans"] == 3, core.statistics()
@@ -60,6 +60,24 @@ def test_a_step_that_repeats_is_locked(ranks, plane):
     ended = jobs.run_script(ranks, STEPS, 60, {"SIRTAKI_CPU_OPERATIONS": plane})
     assert ended.code == 0, ended.output
     assert ended.output.count("planned") == ranks
+
+
+def test_a_result_that_is_there_before_it_is_waited_for():
+    """What is asked for after it may depend on it all the same, so that no plan asks for both at once."""
+    body = (
+        STEPS.split("def step")[0]
+        + """
+import time
+for number in range(12):
+    handle = hvd.allreduce_async(torch.ones(2), name="first", op=hvd.Sum)
+    time.sleep(0.02)
+    factor = hvd.synchronize(handle)
+    assert torch.equal(hvd.allreduce(factor, name="second", op=hvd.Sum), torch.full((2,), float(size * size)))
+assert core.statistics()["plans"] == 1 and core.statistics()["departures"] == 0, core.statistics()
+"""
+    )
+    ended = jobs.run_script(2, body, 60)
+    assert ended.code == 0, ended.output
 
 
 def test_a_plan_can_be_forbidden():

@@ -25,6 +25,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TOO_MUCH_WAITING = 1 << 20  # bytes for a slow reader of our output: the ranks wait
 _AFTER_GRACE = 1.5  # seconds that workers have beyond their own grace
 _CONSEQUENCES = 1.0  # seconds that the other ranks have, when one has failed, to learn why and to say how they end
+_PATIENCE_WITH_TRACE = 5  # times as long more at most, for a rank that an exception has struck, to send its traceback
 _ORPHANED = 0.5  # seconds that ranks may outlive mpiexec
 _TIDY_UP = 1.5  # seconds that mpiexec has when its ranks are gone, before it is told to end
 # Hydra's own codes after it has killed ranks, which say nothing about why. Any other is the argument of MPI_Abort.
@@ -92,7 +93,7 @@ class Job:
         # When what is due; set back to _NEVER when done.
         self._join_by = self._end_at = _NEVER
         self._join_limit = 0.0
-        self._waited = False
+        self._waited = 0
         self._told: set[int] = set()  # ranks that have said why the job ends
         self._joined: set[int] = set()  # ranks that have called init
         self._start_by = self._kill_at = self._give_up_at = self._abandoned_at = self._tidy_at = _NEVER
@@ -333,10 +334,11 @@ class Job:
         self._end_at = time.monotonic() + _CONSEQUENCES
 
     def _on_consequences(self, now: float) -> None:
-        """Time is over, but once more as much for the rank that has the traceback."""
+        """Time is over, but for the rank that has the traceback and has not sent it yet."""
         first = self._failure
-        if first is not None and first.witness >= 0 and not first.trace and not self._waited:
-            self._waited = True
+        awaits_trace = first is not None and first.witness >= 0 and not first.trace
+        if awaits_trace and self._waited < (_PATIENCE_WITH_TRACE if first.kind == "exception" else 1):
+            self._waited += 1
             self._end_at = now + _CONSEQUENCES
             return
         self._end(signal.SIGTERM)
