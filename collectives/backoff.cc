@@ -1,5 +1,7 @@
 #include "backoff.h"
 
+#include <sched.h>
+
 #include <algorithm>
 
 namespace sirtaki {
@@ -10,6 +12,9 @@ using std::chrono::nanoseconds;
 
 constexpr microseconds kSpin{50};
 constexpr microseconds kSpinMovingData{300};
+// Where ranks share cores: whoever can go on gets the core at once, and it does not fall asleep, from which a wake-up
+// takes longer than a small operation.
+constexpr microseconds kYielding{100};
 constexpr int kFraction = 16;
 constexpr nanoseconds kShortestNap{5'000};
 
@@ -29,8 +34,14 @@ bool Backoff::spin(bool moving_data) {
     waiting_ = true;
     since_ = now;
   }
-  if (now - since_ >= (moving_data ? kSpinMovingData : kSpin) || !has_core()) return false;
-  relax();
+  const auto waited = now - since_;
+  if (waited >= (moving_data ? kSpinMovingData : kSpin)) return false;
+  if (has_core()) {
+    relax();
+    return true;
+  }
+  if (waited >= kYielding) return false;
+  sched_yield();
   return true;
 }
 

@@ -1,6 +1,7 @@
-// How the engine waits for something that can only be polled, as MPI can: it spins for a moment if cores are free, then
-// naps for a small fraction of the time that it has already waited. So waiting costs a few per cent of a core at most,
-// and never makes an operation more than a few per cent longer.
+// How the engine waits for something that can only be polled, as MPI can: it spins for a moment if cores are free, or
+// gives its core up again and again if they are not, then naps for a small fraction of the time that it has already
+// waited. So waiting costs a few per cent of a core at most, and never makes an operation more than a few per cent
+// longer.
 #pragma once
 
 #include <chrono>
@@ -15,7 +16,7 @@ namespace sirtaki {
 class Backoff {
  public:
   explicit Backoff(bool cores_are_free) : cores_are_free_(cores_are_free) {}
-  // Spins only while no other rank of the host needs the core.
+  // Spins only while no other rank of the host needs the core, and gives it up otherwise.
   explicit Backoff(Seats seats) : cores_are_free_(seats.suffice()), seats_(std::move(seats)) {}
 
   void reset() { waiting_ = false; }

@@ -13,8 +13,8 @@ def adapter_seconds(hvd, sizes: Sequence[int], rounds: int = 200) -> float:
 
     sizes: bytes of each parameter of the model. There are as many parameters here, in as many batches, but of one
     element each and on the host: the adapter's work depends on their number, and does not drown in computing. Steps
-    with and without it take turns; the median of the differences, less what the thread spent in waits. All ranks call
-    it.
+    with and without it take turns, each as often first after the ranks have met, when caches are colder; the mean of
+    the two medians of the differences, less what the thread spent in waits. All ranks call it.
     """
     from sirtaki.native import core
     from sirtaki.torch.buckets import BUCKET_BYTES
@@ -25,15 +25,16 @@ def adapter_seconds(hvd, sizes: Sequence[int], rounds: int = 200) -> float:
         len(sizes), lambda optimizer, named: hvd.DistributedOptimizer(optimizer, named_parameters=named, groups=batches)
     )
     core.time_waits()
-    differences = []
-    for _ in range(rounds):
+    differences: list[list[float]] = [[], []]
+    for number in range(rounds):
         hvd.barrier()
-        without = _processor_time(plain)
+        before = _processor_time(plain) if number % 2 else 0.0
         waited = core.statistics()["wait_cpu_ns"]
         own = _processor_time(distributed)
         waited = core.statistics()["wait_cpu_ns"] - waited
-        differences.append(own - waited * 1e-9 - without)
-    return statistics.median(differences[rounds // 10 :])
+        without = before or _processor_time(plain)
+        differences[number % 2].append(own - waited * 1e-9 - without)
+    return statistics.mean(statistics.median(part[rounds // 20 :]) for part in differences)
 
 
 def _processor_time(step: Callable[[], None]) -> float:

@@ -23,6 +23,7 @@ constexpr std::size_t kManyBytes = std::size_t{1} << 20;  // from here on there 
 // What two ranks add up in one shot; more ranks, which each read all others' elements, less.
 constexpr std::size_t kOneShotBytes = std::size_t{4} << 10;
 constexpr std::size_t kOneShotBytesOfMany = std::size_t{2} << 10;
+constexpr std::size_t kOneShotBytesOnSharedCores = std::size_t{16} << 10;  // one change of context less each
 constexpr std::int64_t kLine = 64;
 
 std::byte* at(void* base, std::int64_t index, std::size_t size) {
@@ -72,7 +73,10 @@ class ShmPlane final : public DataPlane {
   Task alltoall(std::size_t element_size, const Exchange& exchange) override;
 
  private:
-  bool is_small(std::size_t bytes) const { return bytes <= (size_ == 2 ? kOneShotBytes : kOneShotBytesOfMany); }
+  bool is_small(std::size_t bytes) const {
+    if (!channel_.cores_are_free()) return bytes <= kOneShotBytesOnSharedCores;
+    return bytes <= (size_ == 2 ? kOneShotBytes : kOneShotBytesOfMany);
+  }
 
   Task meet_first(Meeting& meeting, Reduction reduction, std::span<const Segment> segments) {
     co_await shm_allreduce_at_once(channel_, {}, {}, inputs_, &meeting);
@@ -160,7 +164,7 @@ Task ShmPlane::reducescatter(Reduction reduction, const Spread& spread) {
       const std::size_t bytes = static_cast<std::size_t>(length(r)) * item;
       if (r != rank_ && bytes > 0) std::memcpy(part(rank_, r, turn), own(r), bytes);
     }
-    channel_.say_written(turn);
+    channel_.say_written_among_all(turn);
     co_await channel_.all_written(turn);
     for (int r = 0; r < size_; ++r) inputs_[static_cast<std::size_t>(r)] = r == rank_ ? own(r) : part(r, rank_, turn);
     fold(reduction, inputs_, at(spread.out, done, item), length(rank_));
@@ -176,7 +180,7 @@ Task ShmPlane::alltoall(std::size_t element_size, const Exchange& exchange) {
   co_await channel_.may_write(opening);
   std::int64_t longest = *std::max_element(exchange.send_counts.begin(), exchange.send_counts.end());
   std::memcpy(channel_.slot(rank_, opening), &longest, sizeof(longest));
-  channel_.say_written(opening);
+  channel_.say_written_among_all(opening);
   co_await channel_.all_written(opening);
   for (int r = 0; r < size_; ++r) {
     std::int64_t theirs = 0;

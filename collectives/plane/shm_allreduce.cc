@@ -138,7 +138,7 @@ struct AtOnce {
       if (segment.count > 0) std::memcpy(to, segment.in, bytes(segment));
       to += bytes(segment);
     }
-    channel.say_written(turn);
+    channel.say_written_among_all(turn);
   }
 
   // When all have written.
@@ -215,7 +215,7 @@ Task shm_allreduce_in_pieces(ShmChannel& channel, Reduction reduction, std::span
     if (step < count) {
       co_await channel.may_write(first + step);
       reducer.copy_in_for_others(pieces[step], first + step);
-      channel.say_written(first + step);
+      channel.say_written_among_all(first + step);
     }
     if (step >= 1 && step < count + 1) {
       const std::uint64_t turn = first + step - 1;

@@ -61,7 +61,13 @@ class ShmChannel {
     publish_done();
     say(own().written, turn);
   }
-  void say_reduced(std::uint64_t turn) { say(own().reduced, turn); }
+  // The same in a turn in which all ranks write and wait until all have: the last one alone wakes the others. Who waits
+  // for what they are done with learns of it then, for that is published first.
+  void say_written_among_all(std::uint64_t turn) {
+    publish_done();
+    say_among_all(&Counters::written, turn);
+  }
+  void say_reduced(std::uint64_t turn) { say_among_all(&Counters::reduced, turn); }
   void say_done(std::uint64_t turn) {
     done_ = turn + 1;
     publish_done();
@@ -92,6 +98,7 @@ class ShmChannel {
     counter.store(turn + 1, std::memory_order_release);
     wake_others();
   }
+  void say_among_all(Counter counter, std::uint64_t turn);
   void publish_done() { own().done.store(done_, std::memory_order_release); }
   Counters& own() const { return counters_[rank_]; }
 

@@ -77,7 +77,7 @@ Task TwoLevelPlane::allreduce(Reduction reduction, std::span<const Segment> segm
     if (step < count) {
       co_await rails_.alongside(channel_.may_write(first + step));
       slices.copy_in(pieces[step], first + step);
-      channel_.say_written(first + step);
+      channel_.say_written_among_all(first + step);
     }
     if (step >= 1 && step < count + 1) {
       const std::size_t piece = step - 1;

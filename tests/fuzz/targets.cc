@@ -235,7 +235,9 @@ template <int rank>
 void compare_cards(std::span<const std::byte> bytes) {
   Scripted transport(rank, bytes);
   GpuAgreement agreement;
-  Task task = exchange_cards(transport, kCard, "", {}, agreement);
+  const std::string wish;  // the task refers to them
+  const NcclUniqueId id{};
+  Task task = exchange_cards(transport, kCard, wish, id, agreement);
   while (!task.advance()) {
   }
 }
