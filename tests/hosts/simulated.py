@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import jobs
 import launching
 from launching import Running
 from namespaces import Namespaces
@@ -62,6 +63,15 @@ class Hosts:
         enter = self.machine.enter("n1")
         with launching.running(self.folder, *words, enter=enter, **(self.machine.environment() | extra)) as job:
             yield job
+
+    def run_by_mpiexec(self, slots: str, ranks: int, *program: str) -> subprocess.CompletedProcess[bytes]:
+        """mpiexec on the first host, without our launcher there or elsewhere."""
+        mpiexec, *count = jobs.command(ranks, [])
+        where = ["-hosts", slots] + (["-iface", "lo"] if self.machine.kind == "stand-ins" else [])
+        environ = jobs.environment({**self.machine.environment(), "PYTHONPATH": str(launching.FRAMEWORKS)})
+        environ.pop("SIRTAKI_HOSTNAME", None)
+        words = [*self.machine.enter("n1"), mpiexec, *where, *count, *program]
+        return subprocess.run(words, env=environ, capture_output=True, timeout=launching.SECONDS)
 
     def left(self) -> dict[str, list[str]]:
         """The command lines of what runs on the hosts."""

@@ -7,7 +7,6 @@ import subprocess
 import time
 from pathlib import Path
 
-import jobs
 import pytest
 from simulated import PLAIN, START, Hosts, last_line, report
 
@@ -116,21 +115,10 @@ def test_not_all_there(hosts: Hosts) -> None:
 def test_plain_mpiexec(hosts: Hosts) -> None:
     """C23: without our launcher on the hosts; rank 2 raises before its first collective."""
     program = hosts.program("if rank == 2: raise ValueError('boom')\nmeet('first')\n")
-    words = [jobs.command(3, [])[0], "-hosts", "n1,n2,n3", "-n", "3", *program]
-    environ = jobs.environment({**hosts.machine.environment(), "PYTHONPATH": _frameworks()})
-    environ.pop("SIRTAKI_HOSTNAME", None)
-    if hosts.machine.kind == "stand-ins":
-        words[1:1] = ["-iface", "lo"]
-    done = subprocess.run([*hosts.machine.enter("n1"), *words], env=environ, capture_output=True, timeout=60)
+    done = hosts.run_by_mpiexec("n1,n2,n3", 3, *program)
     text = report(done)
     assert done.returncode not in (0, None), text
     assert "[rank 2] ValueError: boom" in text, text
-
-
-def _frameworks() -> str:
-    from launching import FRAMEWORKS
-
-    return str(FRAMEWORKS)
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])

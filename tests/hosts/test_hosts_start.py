@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 from simulated import PLAIN, Hosts, last_line, report
@@ -158,42 +157,6 @@ def test_agent_of_the_site(hosts: Hosts) -> None:
     assert "host n3 was not reached: no answer yet" in report(done), report(done)
     done = hosts.run_program("", "--launch-agent", "not-there", start=PLAIN)
     assert done.returncode == 2 and "there is no program 'not-there'" in report(done)
-
-
-# Runs `srun -n 3 [options] program ...` as Slurm would: one task on each host, with the environment of srun.
-SRUN = """#!{python} -IS
-import os, subprocess, sys
-if sys.argv[1] == "--mpi=list":
-    print("MPI plugin types are... pmi2"); sys.exit()
-words = sys.argv[1:]
-while words[0] != {python!r}:
-    del words[0]
-known = {{"SLURM_NTASKS": "3", "SLURM_STEP_TASKS_PER_NODE": "1(x3)"}}
-tasks = [
-    subprocess.Popen([*enter, *words], env={{**os.environ, **known, "SLURM_PROCID": str(r), "SLURM_NODEID": str(r)}})
-    for r, enter in enumerate({enter!r})
-]
-sys.exit(max(task.wait() for task in tasks))
-"""
-
-
-def test_allocation_of_slurm_needs_no_ssh(networks: Hosts) -> None:
-    tools = networks.folder / "tools"
-    tools.mkdir()
-    enter = [networks.machine.enter(name) for name in networks.machine.names]
-    (tools / "srun").write_text(SRUN.format(python=sys.executable, enter=enter))
-    (tools / "ssh").write_text("#!/bin/sh\necho 'ssh was called' >&2; exit 255\n")
-    for tool in tools.iterdir():
-        tool.chmod(0o755)
-    allocation = {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]"}
-    program = networks.program(
-        "import socket\nprint(os.environ['SLURM_PROCID'], socket.gethostname(), sys.argv[2])", PLAIN
-    )
-    done = networks.run("-np", "3", *program, "a b", **allocation)
-    assert done.returncode == 0, report(done)
-    assert sorted(done.stdout.decode().splitlines()) == [f"[{r}] {r} n{r + 1} a b" for r in range(3)]
-    done = networks.run("-np", "3", "--dry-run", *program, **allocation)
-    assert b"other hosts connect to: 10.77.0.1 port " in done.stdout, report(done)
 
 
 def test_addresses(networks: Hosts) -> None:
