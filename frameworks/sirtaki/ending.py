@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import operator
 import os
 import shutil
 import socket
@@ -19,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from sirtaki import supervision
-from sirtaki.call_site import site_in
+from sirtaki.call_site import call_site, site_in
 from sirtaki.exceptions import SirtakiInternalError
 from sirtaki.native import core
 
@@ -40,6 +41,8 @@ class _Ending:
         self._handling = False
         self._seen_before = getattr(sys, "last_value", None)
         atexit.register(self._at_exit)
+        self._exit_process = os._exit
+        os._exit = self._exit
 
     def take_hook(self) -> None:
         """Puts our hook before the program's, which is called after it."""
@@ -97,9 +100,26 @@ class _Ending:
             with contextlib.suppress(Exception):
                 stream.flush()
         if supervision.is_there():
-            os._exit(self._exit_code)  # the launcher ends the other ranks
-        time.sleep(_GRACE)
+            self._exit_process(self._exit_code)  # the launcher ends the other ranks
+        self._abort()
+
+    def _abort(self) -> None:
+        cause = core.cause()
+        is_first = cause is not None and cause["rank"] == core.rank()
+        time.sleep(_GRACE if is_first else 2 * _GRACE)  # the code of the rank that failed first is to be the job's
         core.abort(self._exit_code)
+
+    def _exit(self, status: int) -> None:
+        """In place of os._exit(): a rank that is gone says nothing, and mpiexec kills the others before they can, with
+        the code of any of them or with 0. A launcher of ours sees it all.
+        """
+        code = operator.index(status)
+        is_rank = os.getpid() == self._process and core.is_initialized() and core.size() > 1
+        if is_rank and not supervision.is_there():
+            self._exit_code = code & 0xFF or _FAILED
+            _tell_exit(f"os._exit({code})", call_site())
+            self._abort()
+        self._exit_process(code)
 
     def _look_behind_replaced_hook(self) -> None:
         """The interpreter keeps the last uncaught exception, also when the program has put its own hook over ours."""
@@ -108,6 +128,14 @@ class _Ending:
         unseen = last is not None and last is not self._seen_before
         if not self._exit_code and replaced and unseen and not _is_interactive() and core.is_initialized():
             self._fail(last)
+
+
+def _tell_exit(what: str, where: str) -> None:
+    cause = core.fail("early exit", f"left early: {what} without shutdown()", where)
+    text = f"{what} without shutdown() on host {cause['host']}, process {os.getpid()}"
+    if cause["rank"] != core.rank():
+        text = f"{what}, because {cause['description'].splitlines()[0]}"
+    _say(_cut(f"ended{where and ' in '}{where} by {text}", _LONGEST))
 
 
 def _speaks_for_witness(cause: dict[str, Any]) -> bool:

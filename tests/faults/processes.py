@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sirtaki import mpi_library
 
-KINDS = ("none", "killed", "stopped", "exit code", "left early", "exception")
+KINDS = ("none", "killed", "stopped", "exit code", "left early", "exception", "exit code 0")
 _PROGRAM = Path(__file__).with_name("rank_program.py")
 _TOKEN = "SIRTAKI_FAULT_RUN"  # in the environment of all processes of one run
 _LIMIT = 60.0  # seconds; the engine's own limits are some seconds
@@ -27,6 +27,12 @@ _QUICK = {
     "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS": "3",
     "SIRTAKI_START_TIMEOUT": "20",
     "OMP_NUM_THREADS": "1",
+}
+# What the job must end with; mpiexec's own way to say signal 9 is 9.
+_CODES = {
+    "killed": {"mpiexec": 9, "sirtakirun": 137},
+    "exit code": {"mpiexec": 3, "sirtakirun": 3},
+    "exit code 0": {"mpiexec": 1, "sirtakirun": 1},
 }
 # Of outer jobs.
 _LAUNCHERS = ("PMI", "OMPI_", "PRTE_", "HYDRA_", "MPIR_", "SLURM_", "SIRTAKI_", "HOROVOD_")
@@ -67,11 +73,16 @@ class Run:
 
 @dataclass(frozen=True)
 class Outcome:
-    """complaint: "" or what the run shows to be wrong. cause: the line of the output that names the cause."""
+    """complaint: "" or what the run shows to be wrong. cause: the line of the output that names the cause.
+
+    told_by: who printed that line: "ranks", "sirtakirun", or "mpiexec", which may say it of a process that it killed
+    itself because of the first one; "" without a line.
+    """
 
     seconds: float
     complaint: str
     cause: str
+    told_by: str
 
 
 def execute(run: Run) -> Outcome:
@@ -99,10 +110,8 @@ def execute(run: Run) -> Outcome:
         job.wait()
         output.seek(0)
         text = output.read().decode(errors="replace")
-    cause = _cause(run, text)
-    if run.kind == "exit code" and code == 3:  # mpiexec ends the others at once, who then say nothing
-        cause = cause or f"{run.way} ended with exit code 3, the rank's"
-    return Outcome(seconds, _complaint(run, code, text, cause, left, _segments() - segments), cause)
+    cause, told_by = _cause(run, text)
+    return Outcome(seconds, _complaint(run, code, text, cause, left, _segments() - segments), cause, told_by)
 
 
 def _complaint(run: Run, code: int | None, text: str, cause: str, left: list[int], segments: set[str]) -> str:
@@ -121,25 +130,33 @@ def _complaint(run: Run, code: int | None, text: str, cause: str, left: list[int
         return ""  # it had asked for all that the others needed
     if code == 0:
         return f"exit code 0: {text[-3000:]}"
+    if run.kind in _CODES and code != _CODES[run.kind][run.way]:
+        return f"exit code {code}: {text[-3000:]}"
     return "" if cause else f"the cause was not named: {text[-3000:]}"
 
 
-def _cause(run: Run, text: str) -> str:
-    """The first line that names what happened and, where a rank can know it, to whom."""
+def _cause(run: Run, text: str) -> tuple[str, str]:
+    """The line that names what happened, and to which rank or process; and who says so."""
     who = rf"rank {run.rank}\b"
     patterns = {
-        "none": ["RIGHT SUMS"],
-        "killed": [rf"{who}.*(has died|signal 9)", r"KILLED BY SIGNAL: 9", r"EXIT CODE: 9", r"exit code 9"],
+        "none": [],
+        "killed": [rf"{who}.*(has died|signal 9)"],
         "stopped": [rf"{who} .*has not answered", rf"missing: .*{run.rank}", rf"waited .* for .*{run.rank}"],
-        "exit code": [rf"{who}.*(has died|exit code 3)", r"EXIT CODE: 3", r"exit code 3"],
+        "exit code": [rf"{who}.*(has died|exit code 3|os._exit\(3\))"],
+        "exit code 0": [rf"{who}.*left early: (exit code 0|os._exit\(0\)) without"],
         "left early": [rf"{who} left early"],
         "exception": [rf"{who}.*boom in operation {run.operation}\b"],
     }
+    lines = [line.strip() for line in reversed(text.splitlines())]
     for pattern in patterns[run.kind]:
-        for line in text.splitlines():
+        for line in lines:
             if re.search(pattern, line):
-                return line.strip()
-    return ""
+                return line, "sirtakirun" if line.startswith("sirtakirun: ") else "ranks"
+    if run.kind == "killed" and run.way == "mpiexec":  # nobody else can tell
+        for line in lines:
+            if line == "=   EXIT CODE: 9":
+                return line, "mpiexec"
+    return "", ""
 
 
 def _command(run: Run) -> list[str]:

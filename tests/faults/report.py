@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,7 @@ class Row:
     struck: int = 0
     right: int = 0
     named: int = 0
+    told_by: Counter[str] = field(default_factory=Counter)
     longest: float = 0.0
     complaints: list[str] = field(default_factory=list)
 
@@ -42,6 +43,7 @@ def of_threads(program: Path, runs: int, seed: int, at_once: int, rows: dict[str
         row.struck += struck == "struck"
         row.right += outcome == "right sums"
         row.named += outcome == "error"
+        row.told_by["ranks"] += outcome == "error"
         row.longest = max(row.longest, float(seconds))
 
 
@@ -52,8 +54,10 @@ def of_processes(runs: int, seed: int, rows: dict[str, Row]) -> None:
         row = rows[f"process: {run.kind}"]
         row.runs += 1
         row.struck += run.kind != "none"
-        row.right += not outcome.complaint and run.kind == "none"
-        row.named += not outcome.complaint and run.kind != "none"
+        row.right += not outcome.complaint and not outcome.cause
+        if not outcome.complaint and outcome.cause:
+            row.named += 1
+            row.told_by[outcome.told_by] += 1
         row.longest = max(row.longest, outcome.seconds)
         if outcome.complaint:
             row.complaints.append(f"{number}: {run}: {outcome.complaint}")
@@ -69,11 +73,13 @@ def main() -> None:
     rows: dict[str, Row] = defaultdict(Row)
     of_threads(arguments.program, arguments.runs * 4 // 5, arguments.seed, arguments.at_once, rows)
     of_processes(arguments.runs - arguments.runs * 4 // 5, arguments.seed, rows)
-    print("| fault | runs | it came to that | right sums | error with the cause | longest, s |")
-    print("|---|---|---|---|---|---|")
+    print("| fault | runs | it came to that | right sums | error with the cause | told by | longest, s |")
+    print("|---|---|---|---|---|---|---|")
     for name, row in sorted(rows.items()):
         if row.runs:
-            print(f"| {name} | {row.runs} | {row.struck} | {row.right} | {row.named} | {row.longest:.0f} |")
+            told_by = ", ".join(f"{who} {count}" for who, count in sorted(row.told_by.items()) if count)
+            counts = f"{row.runs} | {row.struck} | {row.right} | {row.named}"
+            print(f"| {name} | {counts} | {told_by} | {row.longest:.0f} |")
     complaints = [complaint for row in rows.values() for complaint in row.complaints]
     print(f"\n{sum(row.runs for row in rows.values())} runs, {len(complaints)} of them wrong")
     print("\n".join(complaints))

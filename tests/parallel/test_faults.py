@@ -131,20 +131,33 @@ def test_leaving_early():
     assert "rank 1 left early" in ended.output, ended.output
 
 
-@pytest.mark.parametrize("death", ("os._exit(3)", "os.kill(os.getpid(), 9)"))
-def test_a_rank_dies(death):
+def test_a_rank_is_killed():
+    """C15: by plain mpiexec, which ends the others."""
+    ended = run(2, "meet('x')\nif rank == 0: os.kill(os.getpid(), 9)\nwhile True: pass\n")
+    assert ended.code not in (0, None), ended.output
+
+
+@pytest.mark.parametrize("code", (0, 3))
+def test_a_rank_exits_at_once(code):
+    """C15, C58: the others learn who it was and where, and the job's code is the rank's, never 0."""
     body = f"""
 meet("x")
-if rank == 0:
-    {death}
-end = time.time() + 60
-while time.time() < end:
-    pass
+if rank == 2:
+    if not (child := os.fork()): os._exit({code})  # says nothing
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == {code}
+    os._exit({code})
+if rank == 1:
+    while True: pass
+meet("y")
 """
-    begin = time.monotonic()
-    ended = run(2, body)
-    assert ended.code not in (0, None), ended.output
-    assert time.monotonic() - begin < 40
+    ended = run(3, body)
+    assert ended.code == (code or 1), ended.output
+    own = f"[rank 2] ended in program.py:12 by os._exit({code}) without shutdown() on host "
+    assert ended.output.count(own) == ended.output.count("[rank 2]") == 1, ended.output
+    (told,) = [line for line in ended.output.splitlines() if line.startswith("[rank 0] ")]
+    assert "because rank 2 on host " in told and f"in program.py:12: left early: os._exit({code})" in told, told
+    alone = run(1, f"os._exit({code})\n")
+    assert alone.code == code and "ended" not in alone.output, alone
 
 
 def test_not_all_call_init():
@@ -214,6 +227,7 @@ rank = os.environ["PMI_RANK"]
 os.environ.update(SLURM_JOB_ID="7", SLURM_STEP_ID="0", SLURM_NTASKS="3", SLURM_PROCID=rank, SLURM_LOCALID=rank)
 if rank == "1":
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+os.environ["GIVEN_CORES"] = str(os.sched_getaffinity(0))
 os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 """
 
@@ -224,10 +238,9 @@ def test_srun(ending, tmp_path):
     source = (
         START
         + """
-mask = os.sched_getaffinity(0)
 assert hvd.size() == 3 and rank == int(os.environ["SLURM_PROCID"]), (hvd.size(), rank)
 assert hvd.local_rank() == int(os.environ["SLURM_LOCALID"])
-assert rank != 1 or len(mask) == 1, mask
+assert str(os.sched_getaffinity(0)) == os.environ["GIVEN_CORES"], os.sched_getaffinity(0)
 os.write(1, f"well {rank}\\n".encode())
 meet("x")
 """

@@ -9,8 +9,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
 import processes
 
 
-# On two to four ranks, by mpiexec and by sirtakirun, over shared memory and MPI.
-@pytest.mark.parametrize("number", [1, 8, 3, 11])
+# Killed, stopped, os._exit(0), an exception: on two to four ranks, by mpiexec and by sirtakirun, over both transports.
+@pytest.mark.parametrize("number", [1, 2, 13, 19])
 def test_a_process_goes_wrong(number):
     run = processes.Run.of_seed(1, number)
     outcome = processes.execute(run)
