@@ -30,7 +30,7 @@ class Row:
 
 def of_threads(program: Path, runs: int, seed: int, at_once: int, rows: dict[str, Row]) -> None:
     """Adds the runs of fault_runs, by kind and traffic."""
-    command = [str(program), str(runs), str(seed), str(at_once)]
+    command = [str(program.resolve()), str(runs), str(seed), str(at_once)]
     output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout
     for line in output.splitlines():
         fields = line.split("\t")

@@ -25,6 +25,8 @@ rank = hvd.rank()
 """
 # Without the engine, for what is the launcher's alone.
 PLAIN = launching.RANK + "import signal\n"
+# A rank says that it has come so far.
+READY = "open(f'{sys.argv[1]}/{rank}', 'w').close()\n"
 _TO_END = 10.0  # seconds after which nothing of a job may live
 
 
