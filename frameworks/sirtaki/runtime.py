@@ -157,9 +157,20 @@ def _check_not_alone() -> None:
         found = library["version"].strip().splitlines()[0]
         raise RuntimeError(
             f"the launcher announced {announced} processes ({variable}={os.environ.get(variable)}), but MPI sees only "
-            f"this one. The MPI in use is {found} from {library['path']}; the launcher belongs to another MPI. Start "
-            "with sirtakirun or with this MPI's own mpiexec, or choose the launcher's library with SIRTAKI_MPI."
+            f"this one. The MPI in use is {found} from {library['path']}; {_how_to_meet(variable)}"
         )
+
+
+def _how_to_meet(variable: str) -> str:
+    if variable.startswith("SLURM_"):
+        return (
+            "srun has started the processes without a plugin by which it finds the others. Start with srun --mpi=pmi2 "
+            "for MPICH or --mpi=pmix for Open MPI (srun --mpi=list shows what there is), or with sirtakirun."
+        )
+    return (
+        "the launcher belongs to another MPI. Start with sirtakirun or with this MPI's own mpiexec, or choose the "
+        "launcher's library with SIRTAKI_MPI."
+    )
 
 
 def shutdown() -> None:

@@ -257,16 +257,24 @@ meet("x")
     assert ending == "well" or "[rank 2] ValueError: boom" in ended.stderr
 
 
-def test_only_one_of_several_announced():
-    """C8: the launcher's variables announce two processes, but this MPI sees one."""
+@pytest.mark.parametrize(
+    ("announced", "advice"),
+    [
+        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}, "the launcher's library with SIRTAKI_MPI"),
+        ({"SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, "Start with srun --mpi=pmi2"),
+    ],
+    ids=["of another MPI", "by srun without its plugin"],
+)
+def test_only_one_of_several_announced(announced, advice):
+    """C8, C60: the starter's variables announce two processes, but this MPI sees one."""
     source = "import sirtaki as hvd\nhvd.init()\nprint('trained alone')\n"
-    environment = jobs.environment({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"})
     ended = subprocess.run(
-        [sys.executable, "-c", source], env=environment, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", source], env=jobs.environment(announced), capture_output=True, text=True, timeout=60
     )
     assert ended.returncode != 0 and "trained alone" not in ended.stdout
-    assert "OMPI_COMM_WORLD_SIZE=2" in ended.stderr and "only this one" in ended.stderr, ended.stderr
-    assert ".so" in ended.stderr
+    (size,) = (name for name in announced if name.endswith(("SIZE", "NTASKS")))
+    assert f"{size}=2" in ended.stderr and "only this one" in ended.stderr, ended.stderr
+    assert ".so" in ended.stderr and advice in ended.stderr, ended.stderr
 
 
 def test_ranks_with_other_settings_are_refused():
