@@ -6,7 +6,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -70,25 +69,27 @@ Part map(File file, std::size_t size, int rank) {
   return {.bytes = {static_cast<std::byte*>(address), size}, .descriptor = file.release()};
 }
 
-std::size_t choose_size(const File& file, std::span<const std::size_t> sizes) {
+// The first of the sizes that leaves as much free for others, and what comes after it, down to the smallest.
+std::span<const std::size_t> modest(const File& file, std::span<const std::size_t> sizes) {
   struct statvfs room{};
-  if (fstatvfs(file.descriptor(), &room) != 0 || room.f_blocks == 0) return sizes.front();  // unlimited
+  if (fstatvfs(file.descriptor(), &room) != 0 || room.f_blocks == 0) return sizes;  // unlimited
   const std::uint64_t free = static_cast<std::uint64_t>(room.f_bavail) * room.f_frsize;
-  const auto fits = std::find_if(sizes.begin(), sizes.end(), [&](std::size_t size) { return size <= free / 2; });
-  return fits == sizes.end() ? sizes.back() : *fits;
+  while (sizes.size() > 1 && sizes.front() > free / 2) sizes = sizes.subspan(1);
+  return sizes;
 }
 
 // Takes the room at once: without it a full /dev/shm would be found out by a SIGBUS in the middle of a step.
 Part create(const std::string& name, std::span<const std::size_t> sizes) {
   File file(shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (file.descriptor() < 0) return {.failure = system_error("creating /dev/shm" + name)};
-  const std::size_t size = choose_size(file, sizes);
-  const int error = posix_fallocate(file.descriptor(), 0, static_cast<off_t>(size));
-  if (error != 0) {
-    return {.failure = "/dev/shm has no room for " + std::to_string(size) + " bytes: " + std::strerror(error) +
-                       " (in a container, give it more, for example --shm-size=1g)"};
+  std::string failure;
+  for (const std::size_t size : modest(file, sizes)) {
+    const int error = posix_fallocate(file.descriptor(), 0, static_cast<off_t>(size));
+    if (error == 0) return map(std::move(file), size, 0);
+    failure = "/dev/shm has no room for " + std::to_string(size) + " bytes: " + std::strerror(error) +
+              " (in a container, give it more, for example --shm-size=1g)";
   }
-  return map(std::move(file), size, 0);
+  return {.failure = failure};
 }
 
 Part open_existing(const std::string& name, int rank) {
