@@ -92,15 +92,17 @@ def test_several_threads_at_once():
 
 
 LIFE = """
-import multiprocessing, os, subprocess, sys, torch, sirtaki.torch as hvd
-from torch.utils.data import DataLoader
-early = iter(DataLoader(list(range(8)), num_workers=2, multiprocessing_context="fork"))  # before init
+import multiprocessing, os, subprocess, sys, sirtaki
+if multiprocessing.current_process().name == "MainProcess":  # a spawned child would take seconds to load it all
+    import torch, sirtaki.torch as hvd
+    from torch.utils.data import DataLoader
+    early = iter(DataLoader(list(range(8)), num_workers=2, multiprocessing_context="fork"))  # before init
 def meets(what):
     assert hvd.allreduce(torch.ones(2), name="x", op=hvd.Sum).tolist() == [2, 2], what
 def child(number):
     os.environ["CHILD"] = str(number)
 for life in range(2):
-    hvd.init()  # a spawned child, which runs this file too, is refused here
+    sirtaki.init()  # a spawned child, which runs this file too, is refused here
     meets("init")
     assert len([batch for batch in early]) == (8 if life == 0 else 0)
     left = os.fork()
@@ -128,7 +130,7 @@ hvd.allreduce_async(torch.ones(2), name=f"last of {hvd.rank()}")
 
 def test_two_lives_with_children():
     """Children that end in any way disturb nobody; a life ends while work is pending, on all ranks or on one."""
-    ended = jobs.run_script(2, LIFE)
+    ended = jobs.run_script(2, LIFE, 200)  # it loads torch twice, and starts a dozen processes
     assert ended.code == 0 and ended.output.count("good") == 2, ended.output
     assert ended.output.count("RuntimeError: in a child") == 4, ended.output
     assert ended.output.count("has started and which is no rank itself") == 2, ended.output
