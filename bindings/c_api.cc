@@ -122,7 +122,7 @@ void submit(const SirtakiRequest* asked) {
   if (work == nullptr) return;
   // Of the request only the function and the context are read later; the rest is the caller's again.
   const int patience = asked->patience;
-  work->then([kept = *asked](Work& done) { tell_result(kept, done); });
+  engine->follow(*work, [kept = *asked](Work& done) { tell_result(kept, done); });
   if (patience == kSirtakiWait) {
     wait_for(*engine, *work);
   } else if (patience == kSirtakiAdvance) {

@@ -80,10 +80,11 @@ class PyWork {
   // On a GPU: until all is queued; then `stream` waits for the results, or without one this thread.
   void wait(std::optional<std::uintptr_t> stream) {
     refuse_forked_child();
-    if (work_->done()) engine_->noticed();  // else Engine::wait() sees to it
-    bool help = true;
-    while (!work_->done() && !wait_without_gil(std::exchange(help, false))) {
-      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    bool done = work_->done();
+    if (done) engine_->noticed();  // else Engine::wait() sees to it
+    for (bool help = true; !done; help = false) {
+      done = wait_without_gil(help);
+      if (!done && PyErr_CheckSignals() != 0) throw py::error_already_set();
     }
     work_->result();
     const EventPtr& there = work_->there();

@@ -327,7 +327,6 @@ void Engine::on_finished(int group, Submission& submission, Result result, const
     const auto set = sets_.find(group);
     if (set != sets_.end()) set->second.names.erase({submission.request.name, submission.request.sequence});
   }
-  if (submission.work->is_followed()) noticed();
   if (error == nullptr) note_done(submission.request);
   if (error != nullptr) {
     submission.work->fail(*error);

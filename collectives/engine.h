@@ -65,6 +65,14 @@ class Engine final : private GroupOwner {
   void advance(Work& work);
   // The program has seen that a work is done without waiting for it.
   void noticed() { epoch_.fetch_add(1, std::memory_order_release); }
+  // Work::then(), for a program that goes on in the callback: it learns of the result there, whichever thread calls.
+  template <class Callback>
+  void follow(Work& work, Callback callback) {
+    work.then([this, callback = std::move(callback)](Work& done) {
+      noticed();
+      callback(done);
+    });
+  }
   // Somebody wants a work soon: the engine should not nap for long.
   void hurry() { doorbell_.ring(true); }
 

@@ -29,8 +29,6 @@ class Work {
  public:
   bool done() const { return (state_.load(std::memory_order_acquire) & kDone) != 0; }
 
-  bool is_followed() const { return (state_.load(std::memory_order_acquire) & kFollowed) != 0; }
-
   // Done, by a failure in which memory may still be written to.
   bool abandoned() const { return done() && error_ && error_->kind() == ErrorKind::kAborted; }
 

@@ -254,6 +254,26 @@ void advancing_ends_small_collectives() {
   });
 }
 
+// The callback may be given when the work is done already: the program learns of the result all the same, and no plan
+// asks for what came after it at once with what came before.
+void a_late_callback_separates_two_batches_of_a_plan() {
+  run_ranks(2, [](Engine& engine, int) {
+    for (int i = 0; i < 12; ++i) {
+      for (const char* name : {"first", "second"}) {
+        std::vector<float> data(4, 1.0F);
+        const auto work = allreduce(engine, data, name);
+        wait(work);
+        bool told = false;
+        engine.follow(*work, [&told](Work&) { told = true; });
+        check(told, "a work that is done calls back at once");
+        check_equal(data[3], 2.0F, "sum");
+      }
+    }
+    check_equal(engine.statistics().plans.load(), std::uint64_t{1}, "plans");
+    check_equal(engine.statistics().departures.load(), std::uint64_t{0}, "departures before the end");
+  });
+}
+
 void numbers_start_anew_when_all_have_joined() {
   run_ranks(2, [](Engine& engine, int rank) {
     std::vector<float> data(1, 1.0F);
@@ -341,6 +361,7 @@ int main() {
   shutdown_finishes_what_is_agreed();
   several_threads_may_submit();
   advancing_ends_small_collectives();
+  a_late_callback_separates_two_batches_of_a_plan();
   waiting_threads_do_the_work();
   numbers_start_anew_when_all_have_joined();
 }
