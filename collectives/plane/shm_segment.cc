@@ -84,6 +84,8 @@ Part create(const std::string& name, std::span<const std::size_t> sizes) {
   if (file.descriptor() < 0) return {.failure = system_error("creating /dev/shm" + name)};
   std::string failure;
   for (const std::size_t size : modest(file, sizes)) {
+    // What an attempt in vain has left would make the file longer than the next size: the others go by its length.
+    if (ftruncate(file.descriptor(), 0) != 0) return {.failure = system_error("emptying /dev/shm" + name)};
     const int error = posix_fallocate(file.descriptor(), 0, static_cast<off_t>(size));
     if (error == 0) return map(std::move(file), size, 0);
     failure = "/dev/shm has no room for " + std::to_string(size) + " bytes: " + std::strerror(error) +

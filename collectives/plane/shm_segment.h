@@ -17,8 +17,8 @@ class ShmSegment {
   // the job ends. Null on all ranks if one of them could not have it; `why` then says what failed, on every rank.
   static std::unique_ptr<ShmSegment> make(Transport& transport, std::size_t size, std::string& why);
 
-  // The same, of the first of the sizes, in descending order, that leaves at least as much room again; else of the
-  // last.
+  // The same, of the first of the sizes, in descending order, that can be had and leaves at least as much room again;
+  // else of the last.
   static std::unique_ptr<ShmSegment> make(Transport& transport, std::span<const std::size_t> sizes, std::string& why);
 
   // Memory of this process, zero at first, for ranks that are its threads: tools that look for races see through it.
