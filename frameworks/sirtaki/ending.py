@@ -165,14 +165,29 @@ def _text_of(error: BaseException) -> str:
 
 
 def _consequence(error: BaseException, where: str, cause: dict[str, Any]) -> str:
-    """One line: how this rank ends, and because of what."""
+    """One line: how this rank ends, and because of what; or after what, if its program failed by itself."""
     first = cause["description"].partition("\n")[0]
     how = _text_of(error).partition("\n")[0]
-    if first in str(error) or how in first:
+    follows = _follows_from(error, first)
+    if first in str(error) or (follows and how in first):
         how = how.partition(":")[0]
     if cause["kind"] == "passed limit":
         first = f"rank {cause['rank']} on host {cause['host']} was missing: {first}"
-    return _cut(f"ended{where and ' in '}{where} by {_cut(how, _LONGEST // 2)}, because {first}", _LONGEST)
+    return _cut(
+        f"ended{where and ' in '}{where} by {_cut(how, _LONGEST // 2)}, {'because' if follows else 'after'} {first}",
+        _LONGEST,
+    )
+
+
+def _follows_from(error: BaseException | None, cause: str) -> bool:
+    """Whether the exception, or what it was raised for, tells that the job has failed."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, SirtakiInternalError) or cause in str(error):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _cut(text: str, length: int) -> str:

@@ -95,6 +95,24 @@ def test_an_exception_on_one_rank(where):
         assert len(told) == 1 and "because rank 2 on host " in told[0] and "ValueError: boom" in told[0], ended.output
 
 
+def test_each_rank_fails_by_itself():
+    """No rank's own exception is blamed on another, unless it was raised for what Sirtaki told of that one."""
+    body = """
+if rank < 2:
+    raise ValueError("no data")
+try:
+    meet("x")
+except hvd.SirtakiInternalError as error:
+    raise RuntimeError("own words") from error
+"""
+    ended = run(3, body)
+    told = {rank: [t for t in ended.output.splitlines() if t.startswith(f"[rank {rank}] ended")] for rank in range(3)}
+    first = 1 if told[0] else 0
+    (own,), (caught,) = told[1 - first], told[2]
+    assert f"program.py:9 by ValueError: no data, after rank {first} on host " in own, ended.output
+    assert f"program.py:13 by RuntimeError: own words, because rank {first} on host " in caught, ended.output
+
+
 def test_the_programs_own_hooks_are_called():
     body = """
 import atexit
