@@ -28,7 +28,10 @@ CauseKind cause_kind_of(std::string_view name) {
 std::string Cause::describe() const {
   const std::string who = "rank " + std::to_string(rank) + " on host " + host;
   const std::string when = time_of_day(time);
-  if (kind == CauseKind::kPassedLimit) return text + "\n  Found at " + when + "; the first one missing is " + who + ".";
+  if (kind == CauseKind::kPassedLimit) {
+    return text + "\n  Found at " + when + "; the first one missing is " + who +
+           (site.empty() ? "" : ", which waits in " + site) + ".";
+  }
   return who + " failed at " + when + (site.empty() ? "" : " in " + site) + ": " + text;
 }
 

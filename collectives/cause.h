@@ -33,7 +33,7 @@ struct Cause {
   std::string host;
   std::string text;  // may have several lines
   double time = 0;   // seconds since 1970, by the clock of whoever recorded it
-  std::string site;  // "train.py:41", where the user's program was; empty if that is not known
+  std::string site;  // "train.py:41", where the program of `rank` was; empty if that is not known
   int witness = -1;  // the rank that recorded it, global; -1: the launcher
 
   // As exceptions and messages show it.

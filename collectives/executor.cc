@@ -97,7 +97,7 @@ bool Executor::progress() {
 std::vector<StandingWait> Executor::running() const {
   std::vector<StandingWait> result;
   if (batches_.empty()) return result;
-  if (at_meeting()) result.push_back({"locked plan", ""});
+  if (at_meeting()) result.push_back({"repeated step", ""});
   for (const BatchItem& item : batches_.front().batch) {
     Request shown;
     shown.name = item.agreement->request.name;

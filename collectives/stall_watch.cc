@@ -1,7 +1,9 @@
 #include "stall_watch.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
+#include <tuple>
 
 namespace sirtaki {
 namespace {
@@ -12,6 +14,19 @@ double seconds(Clock::duration duration) { return std::chrono::duration<double>(
 
 std::string round_seconds(Clock::duration duration) {
   return std::to_string(static_cast<long>(seconds(duration) + 0.5)) + " s";
+}
+
+// Of what it waits for longest, if that is known.
+std::string site_of(int rank, const std::vector<Waiting>& waiting) {
+  std::string site;
+  Clock::time_point since = Clock::time_point::max();
+  for (const Waiting& entry : waiting) {
+    const auto position = std::ranges::find(entry.present, rank);
+    if (position == entry.present.end() || entry.since >= since) continue;
+    const std::string& own = entry.sites[static_cast<std::size_t>(position - entry.present.begin())];
+    if (!own.empty()) std::tie(site, since) = std::tie(own, entry.since);
+  }
+  return site;
 }
 
 }  // namespace
@@ -46,24 +61,33 @@ StallWatch::Report StallWatch::look(const Coordinator& coordinator, Clock::time_
       std::all_of(asked_.begin(), asked_.end(), [&](int rank) { return coordinator.reports().contains(rank); });
   if (all_answered || now - *asked_at_ > kStackPatience) {
     report.abort_cause = describe(coordinator, waiting, now);
-    const Waiting& longest = oldest_of(waiting);
-    report.missing = longest.missing.empty() ? 0 : longest.missing.front();
-    report.site = longest.first_site();
+    const Waiting& clearest = clearest_of(waiting, now);
+    report.missing = clearest.missing.empty() ? 0 : clearest.missing.front();
+    report.site = site_of(report.missing, waiting);
   }
   return report;
 }
 
-const Waiting& StallWatch::oldest_of(const std::vector<Waiting>& waiting) {
-  return *std::ranges::min_element(waiting, {}, &Waiting::since);
+// A rank that went another way waits for all others, and they wait for it alone: what fewest ranks miss says best who
+// is astray. Then what waits longest, then the lowest rank. What has only just begun to wait is likely to be business
+// as usual.
+const Waiting& StallWatch::clearest_of(const std::vector<Waiting>& waiting, Clock::time_point now) {
+  const auto longest = now - std::ranges::min_element(waiting, {}, &Waiting::since)->since;
+  const auto key = [&](const Waiting& entry) {
+    const bool counts = !entry.missing.empty() && now - entry.since >= longest / 4;
+    return std::tuple(counts ? entry.missing.size() : std::numeric_limits<std::size_t>::max(), entry.since,
+                      entry.missing.empty() ? 0 : entry.missing.front());
+  };
+  return *std::ranges::min_element(waiting, {}, key);
 }
 
 // One line for all that is late, not more often than the warning time.
 void StallWatch::warn(const std::vector<Waiting>& waiting, Clock::time_point now, Report& report) {
   if (!warned_.empty() && seconds(now - last_warning_) < warning_seconds_) return;
-  const Waiting& oldest = oldest_of(waiting);
-  std::string line = "'" + oldest.title + "' has waited " + round_seconds(now - oldest.since) + " for " + late(oldest) +
-                     "; " + list(oldest.present) + " reached it";
-  const std::string site = oldest.first_site();
+  const Waiting& clearest = clearest_of(waiting, now);
+  std::string line = "'" + clearest.title + "' has waited " + round_seconds(now - clearest.since) + " for " +
+                     late(clearest) + "; " + list(clearest.present) + " reached it";
+  const std::string site = clearest.first_site();
   if (!site.empty()) line += " at " + site;
   if (waiting.size() > 1) line += "; " + std::to_string(waiting.size() - 1) + " more wait";
   if (abort_seconds_ > 0) {
@@ -97,7 +121,10 @@ std::string StallWatch::describe(const Coordinator& coordinator, const std::vect
   std::string text =
       "Stalled: the ranks did not come together within " +
       round_seconds(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(abort_seconds_))) +
-      " (SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS, 0 = never).";
+      " (SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS, 0 = never)";
+  const Waiting& clearest = clearest_of(waiting, now);
+  const std::string site = clearest.first_site();
+  text += "; '" + clearest.title + "'" + (site.empty() ? "" : " from " + site) + " lacks " + late(clearest) + ".";
   for (std::size_t rank = 0; rank < global_ranks_.size(); ++rank) {
     text += "\n  " + describe_rank(static_cast<int>(rank), waiting, now);
     const auto answer = coordinator.reports().find(static_cast<int>(rank));

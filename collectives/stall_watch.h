@@ -19,17 +19,18 @@ class StallWatch {
     std::vector<std::string> lines;  // for people, one line each
     std::vector<int> ask;            // ranks within the group who are to say how they stand before the job ends
     std::string abort_cause;         // not empty: end the job
-    int missing = -1;                // then the first rank within the group that is missing
-    std::string site;                // from where
+    int missing = -1;                // then the rank within the group that is blamed
+    std::string site;                // where it waits for something else; empty if it does not
   };
-  // Something was told late and has not been told to go on.
-  // "rank 1 is missing for ..." of what waits longest; a line each, indented.
+  // "'x' lacks rank 1 for 3.2 s; ..."; a line each, indented.
   std::string list_missing(const std::vector<Waiting>& waiting, Clock::time_point now) const;
+  // Something was told late and has not been told to go on.
   bool has_warned() const { return !warned_.empty(); }
   Report look(const Coordinator& coordinator, Clock::time_point now);
 
  private:
-  static const Waiting& oldest_of(const std::vector<Waiting>& waiting);
+  // By which to say who is missing.
+  static const Waiting& clearest_of(const std::vector<Waiting>& waiting, Clock::time_point now);
   void warn(const std::vector<Waiting>& waiting, Clock::time_point now, Report& report);
   void tell_resumed(const std::vector<Waiting>& waiting, Clock::time_point now, Report& report);
   std::string describe(const Coordinator& coordinator, const std::vector<Waiting>& waiting,

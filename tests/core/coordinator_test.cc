@@ -434,11 +434,42 @@ void stalls_are_told_then_ended() {
   answer.report = RankReport{"", "stack of rank 2"};
   f.coordinator.hear(2, answer, f.now);
   check(look_at(601).abort_cause.empty(), "waits for the others a moment");
-  const std::string cause = look_at(604).abort_cause;
+  const StallWatch::Report last = look_at(604);
+  check_equal(last.missing, 0, "as long and as many: the lowest");
+  const std::string cause = last.abort_cause;
   for (const char* part : {"rank 0 (a) waits for 'x' from train.py:7", "rank 1 (b) waits for 'y'",
                            "rank 2 (c) waits for nothing", "stack of rank 2", "did not answer"}) {
     check_contains(cause, part);
   }
+}
+
+// Rank 2 alone asks for something else, and did so first.
+void a_straying_rank_is_blamed() {
+  Settings settings;
+  settings.stall_warning_seconds = 60;
+  settings.stall_abort_seconds = 600;
+  Fixture f(4, settings);
+  StallWatch watch({4, 5, 6, 7}, {"a", "b", "c", "d"}, settings);
+  Request other = allreduce("a stray");
+  other.site = "train.py:9";
+  f.submit(2, other);
+  f.now += std::chrono::seconds(1);
+  for (const int rank : {0, 1, 3}) f.submit(rank, allreduce("x"));
+  const auto look_at = [&](int seconds) { return watch.look(f.coordinator, f.now + std::chrono::seconds(seconds)); };
+  check_contains(look_at(61).lines.at(0), "'x' has waited 61 s for rank 6; ranks 4, 5, 7 reached it at train.py:7");
+  f.now += std::chrono::seconds(590);
+  f.submit(0, allreduce("y"));
+  f.submit(1, allreduce("y"));
+  f.submit(2, allreduce("y"));  // lacks one rank, too, but not for long
+  f.now -= std::chrono::seconds(590);
+  look_at(600);
+  const auto report = look_at(604);
+  check_equal(report.missing, 2, "whom all others wait for");
+  check_equal(report.site, std::string("train.py:9"), "its own line");
+  const std::string first = report.abort_cause.substr(0, report.abort_cause.find('\n'));
+  check_contains(first, "600 s (SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS, 0 = never); 'x' from train.py:7 lacks rank 6.");
+  const Cause cause{CauseKind::kPassedLimit, 6, "c", report.abort_cause, 0, report.site, 4};
+  check_contains(cause.describe(), "the first one missing is rank 6 on host c, which waits in train.py:9.");
 }
 
 void resuming_is_told_once() {
@@ -475,5 +506,6 @@ int main() {
   a_vote_may_cross_the_eviction_of_its_slot();
   for (std::uint32_t seed = 0; seed < 500; ++seed) random_interleavings(seed);
   stalls_are_told_then_ended();
+  a_straying_rank_is_blamed();
   resuming_is_told_once();
 }

@@ -35,7 +35,9 @@ for step in range(20):
     for rank, name in enumerate("aba"):
         line = f"rank {rank} "
         assert any(line in text and f"allreduce.{name}" in text for text in ended.output.splitlines()), ended.output
-    assert "program.py:6" in ended.output
+    assert "lacks rank 1.\n" in ended.output and "locked plan" not in ended.output, ended.output
+    blamed = "the first one missing is rank 1 on host "
+    assert any(blamed in text and text.endswith(", which waits in program.py:6.") for text in ended.output.splitlines())
     for rank in range(3):
         assert f"[rank {rank}] " in ended.output
 

@@ -3,6 +3,7 @@ in one line each, and its exit code is the job's.
 """
 
 import os
+import re
 import selectors
 import signal
 import socket
@@ -124,7 +125,13 @@ def test_a_stall_names_who_is_missing(tmp_path: Path) -> None:
     done = run("-np", "3", *written(tmp_path, "if rank == 1: time.sleep(50)\nmeet('lonely')\n"), **QUICK)
     text = done.stderr.decode()
     assert done.returncode == 1 and text.count("waits for 'lonely' from program.py:") == 2
-    assert "rank 1 on host" in text.splitlines()[-1] and "missing first: " in text.splitlines()[-1]
+    last, _, place = text.splitlines()[-1].rpartition(" (")
+    assert (
+        "rank 1 on host" in last
+        and "missing first: " in last
+        and re.search(r"from program\.py:\d+ lacks rank 1\.", last)
+    )
+    assert "program.py" not in place  # where the others wait is not where the missing rank is
     assert "time.sleep(50)" in text
     done = run("-np", "2", *written(tmp_path, "if rank == 1: sys.exit(0)\nmeet('lonely')\n"), **QUICK)
     assert done.returncode == 1 and b"rank 1 left early" in done.stderr.splitlines()[-1]
