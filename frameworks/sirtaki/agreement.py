@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from sirtaki.exchange import allreduce_largest
 from sirtaki.native import core
+from sirtaki.parameter_lists import told_by_name
 
 NONE, SPARSE, DENSE = range(3)  # the largest of the ranks' is what they have in common: a dense one cannot be rows
 _REQUEST = "kinds of gradients, one for each variable"
@@ -19,13 +20,16 @@ def begin_job() -> None:
     _job += 1
 
 
-def agreed_kinds(kinds: Sequence[int], process_set: int, where: str = "") -> list[int]:
+def agreed_kinds(
+    kinds: Sequence[int], process_set: int, names: Callable[[], Sequence[str]], where: str = ""
+) -> list[int]:
     """For each variable: DENSE if any rank's gradient is dense, SPARSE if some are sparse, NONE if no rank has one.
 
     Blocks until all ranks of the set have called it; those that have joined have none. SirtakiInternalError on every
-    rank, with a table, if they have not as many variables. where: for that table.
+    rank if they have not as many variables, which says who lacks which by their names. where: for a rank that waits.
     """
-    return list(allreduce_largest(bytes(kinds), f"{_REQUEST}{where and ' in '}{where}", process_set))
+    with told_by_name(names, process_set):
+        return list(allreduce_largest(bytes(kinds), f"{_REQUEST}{where and ' in '}{where}", process_set))
 
 
 class Agreements:
@@ -37,7 +41,14 @@ class Agreements:
     def __init__(self) -> None:
         self._known: dict[Hashable, list[int]] = {}
 
-    def once(self, key: Hashable, kinds: Sequence[int], process_set: int, where: str = "") -> list[int]:
+    def once(
+        self,
+        key: Hashable,
+        kinds: Sequence[int],
+        process_set: int,
+        names: Callable[[], Sequence[str]],
+        where: str = "",
+    ) -> list[int]:
         """As agreed_kinds, the first time for each key and members of a process set; later the same again.
 
         The key must be new on all ranks or on none.
@@ -45,5 +56,5 @@ class Agreements:
         members = tuple(core.process_sets().get(process_set, ()))  # ids are given again
         full = (_job, members, key)
         if full not in self._known:
-            self._known[full] = agreed_kinds(kinds, process_set, where)
+            self._known[full] = agreed_kinds(kinds, process_set, names, where)
         return self._known[full]

@@ -42,6 +42,26 @@ for step in range(20):
         assert f"[rank {rank}] " in ended.output
 
 
+def test_a_layer_that_not_all_ranks_have():
+    """The ranks' parameters are told by name on every rank, not an inner tensor."""
+    body = """
+model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(2 + rank)))
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
+try:
+    model(torch.ones(1, 2)).sum().backward()
+except hvd.SirtakiInternalError as error:
+    print(f"rank {rank} got {error}", flush=True)
+    raise
+"""
+    ended = run(2, body, start=WITH_TORCH, **QUICK)
+    assert ended.code not in (0, None), ended.output
+    text = (
+        "The ranks do not hold the same parameters to be reduced (rank 0: 4; rank 1: 6): only rank 1 has 2.weight, 2."
+    )
+    for rank in range(2):
+        assert f"rank {rank} got {text}bias. " in ended.output, ended.output
+
+
 def test_a_rank_that_never_comes():
     """C16: a warning, then an end, with the Python stack of the rank that is missing."""
     body = """

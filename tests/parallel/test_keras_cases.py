@@ -49,6 +49,15 @@ def test_whole_training_in_mixed_precision(keras_backend: str) -> None:
     assert int(keras.ops.convert_to_numpy(model.optimizer.iterations)) == training.STEPS
 
 
+@ranks(2)
+def test_a_layer_that_not_all_ranks_have(keras_backend: str) -> None:
+    layers = [keras.layers.Dense(2, name=name) for name in ("one", "two")[: 1 + hvd.rank()]]
+    model = keras.Sequential([keras.Input((2,)), *layers])
+    model.compile(hvd.DistributedOptimizer(training.plain_sgd()), loss="mse")
+    with pytest.raises(Exception, match=r"only rank 1 has .*\btwo/kernel, .*\btwo/bias\. "):
+        model.fit(np.ones((4, 2)), np.ones((4, 2)), verbose=0)
+
+
 def mixed() -> keras.Model:
     keras.utils.set_random_seed(1)
     return keras.Sequential([keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(5)])

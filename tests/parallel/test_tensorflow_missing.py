@@ -171,13 +171,14 @@ def test_what_was_agreed_goes_with_the_variables(rank_count):
 @ranks(2)
 @pytest.mark.parametrize("mode", MODES)
 def test_ranks_with_other_numbers_of_sources(rank_count, mode):
-    variables = [tf.Variable([1.0]) for _ in range(2 + hvd.rank())]
+    variables = [tf.Variable([1.0], name=name) for name in ("one", "two", "three")[: 2 + hvd.rank()]]
 
     def step():
         with hvd.DistributedGradientTape(tf.GradientTape()) as tape:
             loss = tf.add_n(variables)
         return tape.gradient(loss, variables)
 
-    with pytest.raises(tf.errors.FailedPreconditionError, match="one for each variable"):
+    told = r"\(rank 0: 2; rank 1: 3\): only rank 1 has three:0\. "
+    with pytest.raises(tf.errors.FailedPreconditionError, match=told):
         in_mode(mode, step)()
     assert float(hvd.allreduce(tf.ones([]), op=hvd.Sum)) == 2.0

@@ -18,7 +18,7 @@ class Agreements(agreement.Agreements):
         self, variables: Sequence[Hashable], names: Sequence[str], kinds: Sequence[int], group: int
     ) -> list[int]:
         """As agreed_kinds, once for each list of variables. RuntimeError for a gradient that nobody had then."""
-        agreed = self.once(tuple(variables), kinds, group)
+        agreed = self.once(tuple(variables), kinds, group, lambda: names)
         for name, own, common in zip(names, kinds, agreed, strict=True):
             if own > common:
                 raise RuntimeError(

@@ -135,15 +135,18 @@ def complete(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any])
     if attachment.options.sparse_as_dense:
         kinds = [DENSE if kind == SPARSE else kind for kind in kinds]
     if backend.in_graph():
-        names = [getattr(variable, "path", None) or variable.name for variable in variables]
-        common = attachment.agreements.of_graph(keys, names, kinds, group)
+        common = attachment.agreements.of_graph(keys, _names(variables), kinds, group)
     else:
-        common = agreed_kinds(kinds, group)
+        common = agreed_kinds(kinds, group, lambda: _names(variables))
     result = list(gradients)
     for i, (kind, own) in enumerate(zip(common, shared, strict=True)):
         if own and kind != NONE:
             result[i] = _of_kind(backend, result[i], kind, variables[i])
     return result
+
+
+def _names(variables: Sequence[Any]) -> list[str]:
+    return [getattr(variable, "path", None) or variable.name for variable in variables]
 
 
 def _of_kind(backend: Any, gradient: Any, kind: int, variable: Any) -> Any:

@@ -34,7 +34,7 @@ def alike(grads: Sequence[Any], sources: Sequence[Any], group: int, no_slices: b
     kinds = [_kind(grad) for grad in grads]
     with as_of_an_op():
         if tf.executing_eagerly():
-            common = agreed_kinds(kinds, group) if kinds else []
+            common = agreed_kinds(kinds, group, lambda: _names(sources)) if kinds else []
         else:
             agreed = kinds if no_slices else _agreed_in_graph(kinds, sources, group)
             common = [DENSE if kind == NONE else kind for kind in agreed]
@@ -55,7 +55,14 @@ def _agreed_in_graph(kinds: list[int], sources: Sequence[Any], group: int) -> li
     numbers = tuple(_number(source) for source in sources)
     path = "/".join(functions(framework_ops.get_default_graph()))
     known = _agreements.setdefault(numbers[0], Agreements())
-    return known.once((path, numbers), kinds, group, path)
+    return known.once((path, numbers), kinds, group, lambda: _names(sources), path)
+
+
+def _names(sources: Sequence[Any]) -> list[str]:
+    """Of Keras's variables with their layers'; a tensor has none in eager mode."""
+    return [
+        getattr(source, "path", None) or source.name if hasattr(source, "assign") else "a tensor" for source in sources
+    ]
 
 
 def _number(source: Any) -> int:

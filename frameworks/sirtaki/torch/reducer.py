@@ -21,6 +21,7 @@ import torch
 
 from sirtaki.call_site import call_site
 from sirtaki.native import core
+from sirtaki.parameter_lists import told_by_name
 from sirtaki.reduce_ops import Average
 from sirtaki.torch.backward import current_task, tell_the_end
 from sirtaki.torch.buckets import bucketed
@@ -259,9 +260,10 @@ class GradientReducer:
             self.complete()
 
     def _vote(self) -> None:
-        name = f"{self._unknown[0].name}.kinds.{self._votes}"
+        name = f"parameters from {self._unknown[0].name} on that have gradients, vote {self._votes}"
         self._votes += 1
-        learn_kinds(self._unknown, name, self._group, self._options.sparse_as_dense)
+        with told_by_name(lambda: [slot.name for slot in self._slots.values()], self._group):
+            learn_kinds(self._unknown, name, self._group, self._options.sparse_as_dense)
         self._unknown = [slot for slot in self._unknown if slot.kind == UNKNOWN]
 
     def _wait(self, given_up: bool = False) -> None:
