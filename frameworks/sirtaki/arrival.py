@@ -17,6 +17,7 @@ import sys
 import threading
 
 from sirtaki import launchers, mpi_library
+from sirtaki.launch import processes
 
 _TABLE = "/proc/net/unix"
 _FAILED = 1
@@ -33,7 +34,7 @@ def claim() -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind("\0" + _name(rank))
-        listener.listen(1)
+        listener.listen()
     except OSError as error:
         listener.close()
         process, user = _holder(rank) if error.errno == errno.EADDRINUSE else (0, -1)
@@ -95,7 +96,15 @@ def who_is_missing(seconds: float) -> str:
     text = f"{len(here)} of {size} ranks arrived within {seconds:g} s (SIRTAKI_START_TIMEOUT)"
     if launchers.announced_local_size() not in (0, size):
         return f"{text} on host {socket.gethostname()}, here or elsewhere are missing: {_list(missing)}"
-    return f"{text}, missing: {_list(missing)}" if missing else f"{text}, but MPI did not start"
+    return f"{text}, missing: {_list(missing)}" if missing else f"{text}, but MPI did not start{_stopped(here)}"
+
+
+def _stopped(ranks: list[int]) -> str:
+    for rank in ranks:
+        process, user = _holder(rank)
+        if user >= 0 and processes.is_stopped(process):
+            return f": rank {rank}, process {process}, {processes.state(process)}"
+    return ""
 
 
 def _list(ranks: list[int]) -> str:

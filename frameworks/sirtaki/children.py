@@ -13,6 +13,11 @@ def note_rank() -> None:
     os.environ[_RANK_PROCESS] = str(os.getpid())
 
 
+def is_rank() -> bool:
+    """Whether this process may be a rank: it is none if it was started by one."""
+    return os.environ.get(_RANK_PROCESS, "") in ("", str(os.getpid()))
+
+
 def _is_started_by_multiprocessing() -> bool:
     # Before it has a parent, a child runs the program's file.
     runs_main = getattr(multiprocessing.current_process(), "_inheriting", False)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from sirtaki import supervision
+from sirtaki import children, supervision
 from sirtaki.call_site import call_site, site_in
 from sirtaki.exceptions import SirtakiInternalError
 from sirtaki.native import core
@@ -31,11 +31,14 @@ _LONGEST = 240  # characters of one line
 
 
 class _Ending:
-    """One a process, installed by the first init. Knows whether the program ended by an exception."""
+    """One a process, made by the first init. Knows whether the program ended by an exception.
 
-    def __init__(self, shutdown: Callable[[], None]) -> None:
-        self._shutdown = shutdown
-        self._process = os.getpid()  # a forked child inherits the handlers but not the job
+    shutdown: None until an init has succeeded.
+    """
+
+    def __init__(self) -> None:
+        self.shutdown: Callable[[], None] | None = None
+        self.process = os.getpid()  # a forked child inherits the handlers but not the job
         self._exit_code = 0
         self._chained = sys.__excepthook__
         self._handling = False
@@ -55,10 +58,13 @@ class _Ending:
             return
         self._handling = True
         try:
-            if os.getpid() == self._process and core.is_initialized() and not _is_interactive():
-                self._fail(error)
-                if self._chained is sys.__excepthook__:
-                    return
+            if os.getpid() == self.process and not _is_interactive():
+                if not _is_in_job():
+                    _tell_outside_job(error)
+                else:
+                    self._fail(error)
+                    if self._chained is sys.__excepthook__:
+                        return
             self._chained(kind, error, trace)
         finally:
             self._handling = False
@@ -87,12 +93,15 @@ class _Ending:
             _say(*lines)
 
     def _at_exit(self) -> None:
-        if os.getpid() != self._process:
+        if os.getpid() != self.process:
             return
         self._look_behind_replaced_hook()
+        if self.shutdown is None:  # no init() has succeeded
+            return
         if not self._exit_code or not core.is_initialized():
+            _tell_what_was_caught()
             supervised = supervision.is_there()
-            self._shutdown()
+            self.shutdown()
             core.finalize(supervised)
             return
         _stop_children()
@@ -114,7 +123,7 @@ class _Ending:
         the code of any of them or with 0. A launcher of ours sees it all.
         """
         code = operator.index(status)
-        is_rank = os.getpid() == self._process and core.is_initialized() and core.size() > 1
+        is_rank = os.getpid() == self.process and _is_in_job() and core.size() > 1
         if is_rank and not supervision.is_there():
             self._exit_code = code & 0xFF or _FAILED
             _tell_exit(f"os._exit({code})", call_site())
@@ -126,8 +135,46 @@ class _Ending:
         last = getattr(sys, "last_value", None)
         replaced = sys.excepthook != self._uncaught
         unseen = last is not None and last is not self._seen_before
-        if not self._exit_code and replaced and unseen and not _is_interactive() and core.is_initialized():
-            self._fail(last)
+        if not self._exit_code and replaced and unseen and not _is_interactive():
+            if _is_in_job():
+                self._fail(last)
+            elif self.shutdown is None:
+                _tell_outside_job(last)
+
+
+def _is_in_job() -> bool:
+    try:
+        return core.is_initialized()
+    except ImportError:
+        return False
+
+
+def _tell_outside_job(error: BaseException) -> None:
+    """The program has not come through init(), or has left the job. Python prints the traceback, as always."""
+    if not children.is_rank():
+        return
+    code = _INTERRUPTED if isinstance(error, KeyboardInterrupt) else _FAILED
+    where = site_in(error.__traceback__)
+    cause = {"kind": _kind_of(error), "text": _text_of(error), "time": time.time(), "site": where}
+    supervision.report_outside_job(cause, code)
+
+
+def _tell_what_was_caught() -> None:
+    """The program ends in order though the job has failed, which is no success: its exit code is not to be 0."""
+    cause = core.cause() if core.is_initialized() else None
+    if cause is None:
+        return
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+    supervision.report(cause, "", _FAILED)
+    _say(_cut(f"ended after the job had failed, because {_first_line(cause)}", _LONGEST))
+
+
+def _first_line(cause: dict[str, Any]) -> str:
+    first = cause["description"].partition("\n")[0]
+    if cause["kind"] == "passed limit":
+        return f"rank {cause['rank']} on host {cause['host']} was missing: {first}"
+    return first
 
 
 def _tell_exit(what: str, where: str) -> None:
@@ -171,12 +218,9 @@ def _consequence(error: BaseException, where: str, cause: dict[str, Any]) -> str
     follows = _follows_from(error, first)
     if first in str(error) or (follows and how in first):
         how = how.partition(":")[0]
-    if cause["kind"] == "passed limit":
-        first = f"rank {cause['rank']} on host {cause['host']} was missing: {first}"
-    return _cut(
-        f"ended{where and ' in '}{where} by {_cut(how, _LONGEST // 2)}, {'because' if follows else 'after'} {first}",
-        _LONGEST,
-    )
+    link = "because" if follows else "after"
+    ending = f"ended{where and ' in '}{where} by {_cut(how, _LONGEST // 2)}, {link} {_first_line(cause)}"
+    return _cut(ending, _LONGEST)
 
 
 def _follows_from(error: BaseException | None, cause: str) -> bool:
@@ -220,9 +264,16 @@ def _stop_children() -> None:
 _installed: _Ending | None = None
 
 
-def install(shutdown: Callable[[], None]) -> None:
-    """Registers the exit handlers, once a process, and the hook for uncaught exceptions."""
+def watch() -> None:
+    """Registers the exit handlers, once a process, and the hook for exceptions, before init() can raise one."""
     global _installed
-    if _installed is None:
-        _installed = _Ending(shutdown)
+    if _installed is None or _installed.process != os.getpid():
+        _installed = _Ending()
     _installed.take_hook()
+
+
+def install(shutdown: Callable[[], None]) -> None:
+    """init() has succeeded: the process leaves the job by `shutdown` when it ends in order."""
+    watch()
+    assert _installed is not None
+    _installed.shutdown = shutdown

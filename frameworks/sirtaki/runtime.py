@@ -47,6 +47,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     SirtakiInternalError if MPI does not load or the ranks do not fit together; RuntimeError if this process stands
     alone while its launcher announced several, or was forked or spawned by a rank.
     """
+    ending.watch()
     sets, dynamic = _checked_process_sets(process_sets)
     handle, ranks = _checked_comm(comm, sets)
     with _lock:
@@ -72,9 +73,13 @@ def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
     arrival.claim()
     limit = core.start_timeout()
     line = supervision.join(limit)
-    # A launcher knows better who is missing.
-    with arrival.Watch(limit) if line < 0 else contextlib.nullcontext():
-        core.init(libraries, handle, ranks, _identity(dynamic), line)
+    try:
+        # A launcher knows better who is missing.
+        with arrival.Watch(limit) if line < 0 else contextlib.nullcontext():
+            core.init(libraries, handle, ranks, _identity(dynamic), line)
+    except BaseException:
+        supervision.failed()
+        raise
     supervision.up()
     mpi_library.share_with_mpi4py(core.mpi_info(libraries)["path"])
     children.note_rank()

@@ -26,29 +26,49 @@ def join(limit: float) -> int:
 
     Returns the line's descriptor, -1 where no launcher is.
     """
-    global _line, _process
     leave()
+    if not _connect():
+        return -1
+    assert _line is not None
+    try:
+        _line.send(b"J" + json.dumps({"limit": limit, "process": os.getpid()}).encode())
+    except OSError:
+        leave()
+        return -1
+    return _line.fileno()
+
+
+def _connect() -> bool:
+    global _line, _process
     name = os.environ.get(VARIABLE, "")
     if not name:
-        return -1
+        return False
     line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         line.connect("\0" + name)
         if _user_of_peer(line) != os.geteuid():
             raise PermissionError(f"{VARIABLE} names a socket of another user")
-        line.send(b"J" + json.dumps({"limit": limit, "process": os.getpid()}).encode())
     except OSError:  # of a launcher that is gone, or of a job around this one
         line.close()
-        return -1
+        return False
     _line, _process = line, os.getpid()
-    return line.fileno()
+    return True
 
 
 def up() -> None:
     """init() is over: from now on the core answers what the launcher asks."""
+    _send(b"U")
+
+
+def failed() -> None:
+    """init() has raised an exception. The program may catch it, and may call init() again."""
+    _send(b"N")
+
+
+def _send(message: bytes) -> None:
     if _line is not None:
         with contextlib.suppress(OSError):
-            _line.send(b"U")
+            _line.send(message)
 
 
 def is_there() -> bool:
@@ -69,6 +89,12 @@ def report(cause: Mapping[str, Any], trace: str, exit_code: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def report_outside_job(cause: Mapping[str, Any], exit_code: int) -> None:
+    """As report(), of a rank that has not joined the job, or has left it, and that prints what it has to say itself."""
+    if is_there() or _connect():
+        report(cause, "", exit_code)
 
 
 def _packed(message: dict[str, Any]) -> bytes:

@@ -165,6 +165,21 @@ def test_leaving_early():
     assert "rank 1 left early" in ended.output, ended.output
 
 
+def test_a_failure_that_the_program_catches():
+    body = """
+try:
+    if rank == 1: core.fail("exception", "ValueError: boom")
+    meet("x")
+except hvd.SirtakiInternalError:
+    pass
+"""
+    ended = run(2, body)
+    assert ended.code == 1, ended.output
+    for rank in range(2):
+        (told,) = [line for line in ended.output.splitlines() if line.startswith(f"[rank {rank}] ")]
+        assert "ended after the job had failed, because rank 1 on host " in told and "ValueError: boom" in told, told
+
+
 def test_a_rank_is_killed():
     """C15: by plain mpiexec, which ends the others."""
     ended = run(2, "meet('x')\nif rank == 0: os.kill(os.getpid(), 9)\nwhile True: pass\n")
@@ -200,6 +215,16 @@ def test_not_all_call_init():
     ended = jobs.run_script(2, source, 150, {"SIRTAKI_START_TIMEOUT": "2"})
     assert ended.code not in (0, None), ended.output
     assert "1 of 2 ranks arrived within 2 s (SIRTAKI_START_TIMEOUT), missing: rank 1" in ended.output
+
+
+def test_a_rank_is_stopped_within_init():
+    stop = "if os.environ['PMI_RANK'] == '1': core.init = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)\nhvd.init()"
+    ended = jobs.run_script(
+        2, "import signal\n" + START.replace("hvd.init()", stop), 60, {"SIRTAKI_START_TIMEOUT": "1"}
+    )
+    assert ended.code not in (0, None), ended.output
+    assert "2 of 2 ranks arrived within 1 s" in ended.output, ended.output
+    assert re.search(r", but MPI did not start: rank 1, process \d+, is stopped", ended.output), ended.output
 
 
 def test_two_processes_of_one_rank():

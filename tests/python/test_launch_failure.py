@@ -2,6 +2,7 @@
 in one line each, and its exit code is the job's.
 """
 
+import itertools
 import os
 import re
 import selectors
@@ -17,6 +18,7 @@ import pytest
 from launching import Running, run, running
 
 from sirtaki.launch import rank_line, status, status_command
+from sirtaki.launch.starting import Starting
 
 START = """import os, signal, sys, time, sirtaki as hvd
 from sirtaki.native import core
@@ -140,12 +142,102 @@ def test_a_stall_names_who_is_missing(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1].startswith(b"sirtakirun: rank 1 on host ")
 
 
+def test_a_failure_that_the_program_catches(tmp_path: Path) -> None:
+    """It ends in order, but the job is no success, unless the ranks begin anew."""
+    body = """
+again = sys.argv[1] == "again"
+try:
+    if again: core.fail("exception", "ValueError: boom")
+    meet(f"own {rank}")
+except hvd.SirtakiInternalError as error:
+    print("caught")
+if again:
+    hvd.shutdown()
+    hvd.init()
+    meet("second")
+"""
+    done = run("-np", "2", *written(tmp_path, body), "end", **QUICK)
+    text = done.stderr.decode()
+    assert done.returncode == 1 and done.stdout.count(b"caught") == 2 and "BAD TERMINATION" not in text, text
+    assert text.count("ended after the job had failed, because rank ") == 2 and "(missing: rank 1)" in text, text
+    assert re.match(r"sirtakirun: rank [01] on host .* missing first: Stalled: ", text.splitlines()[-1]), text
+    done = run("-np", "2", *written(tmp_path, body), "again")
+    assert done.returncode == 0 and done.stdout.count(b"caught") == 2 and b"ended" not in done.stderr, done.stderr
+
+
+def test_an_exception_within_init(tmp_path: Path) -> None:
+    """Before the core is there; within it, on one rank while the other waits; of one that was caught nobody hears."""
+    program = written(tmp_path, "")
+    wrong = "ValueError: SIRTAKI_FUSION_THRESHOLD='abc': expected a number from 0 to "
+    done = run("-np", "2", *program, SIRTAKI_FUSION_THRESHOLD="abc")
+    last = done.stderr.decode().splitlines()[-1]
+    assert done.returncode == 1 and f" failed first: {wrong}" in last and " (program.py:5, " in last, done.stderr
+    within = """
+def broken(*_): raise hvd.SirtakiInternalError("rank 0 was awaited in vain")
+working = core.init
+if os.environ["PMI_RANK"] == "1": core.init = broken
+try:
+    hvd.init()
+except hvd.SirtakiInternalError:
+    if len(sys.argv) > 1: raise
+    core.init = working
+    hvd.init()
+"""
+    program = written(tmp_path, "", START.replace("hvd.init()\n", within))
+    done = run("-np", "2", *program, "raise")
+    last = done.stderr.decode().splitlines()[-1]
+    assert done.returncode == 1 and last.startswith("sirtakirun: rank 1 on host "), done.stderr
+    assert " failed first: SirtakiInternalError: rank 0 was awaited in vain (program.py:" in last, last
+    done = run("-np", "2", *program)
+    assert done.returncode == 0 and b"awaited" not in done.stderr, done.stderr
+
+
 def test_a_rank_that_does_not_call_init(tmp_path: Path) -> None:
     """C63."""
     start = START.replace("hvd.init()", "if os.environ['PMI_RANK'] == '1': time.sleep(60)\nhvd.init()")
     done = run("-np", "2", *written(tmp_path, "", start), SIRTAKI_START_TIMEOUT="2")
     assert done.returncode == 1
     assert b"1 of 2 ranks arrived within 2 s (SIRTAKI_START_TIMEOUT), missing: rank 1" in done.stderr.splitlines()[-1]
+
+
+def test_a_rank_that_is_stopped_within_init(tmp_path: Path) -> None:
+    """The others are in MPI_Init, which waits without a limit."""
+    stop = "if os.environ['PMI_RANK'] == '1': core.init = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)\nhvd.init()"
+    program = written(tmp_path, "", START.replace("hvd.init()", stop))
+    with running(tmp_path, "-np", "2", *program, SIRTAKI_START_TIMEOUT="1") as job:
+        last = job.process.communicate(timeout=30)[1].splitlines()[-1]
+        assert job.process.returncode == 1 and last.startswith(b"sirtakirun: rank 1 on host "), last
+        assert b"all 2 ranks have called init(), but it was not over within 1 s (SIRTAKI_START_TIMEOUT)" in last
+        assert re.search(rb": rank 1, process \d+, is stopped", last), last
+        job.assert_nothing_left()
+
+
+def test_who_is_missing_in_a_start() -> None:
+    """Of the first init() and of later ones; whose init() failed may call it again."""
+    starting = Starting(3)
+    assert starting.due == float("inf")
+    for rank in (0, 1):
+        starting.on_call(rank, 7)
+        starting.on_over(rank, rank == 1)
+    starting.on_call(0, 9)
+    assert starting.due < float("inf") and starting.ask() == (set(), "")
+    rank, text = starting.missing()
+    assert rank == 2 and "2 of 3 ranks arrived within 7 s (SIRTAKI_START_TIMEOUT), missing: rank 2" in text
+    starting.on_call(2, 9)
+    assert starting.ask()[0] == {0, 2} and starting.ask() == (set(), "")
+    assert starting.missing() == (
+        0,
+        "all 3 ranks have called init(), but it was not over within 7 s (SIRTAKI_START_TIMEOUT), on ranks 0, 2",
+    )
+    starting.on_over(2, False)
+    assert starting.missing()[0] == 2 and "it has failed on rank 2" in starting.missing()[1]
+    starting.on_over(0, True)
+    starting.on_call(2, 7)
+    starting.on_over(2, True)
+    assert starting.due == float("inf")
+    starting.on_call(1, 7)
+    assert starting.due < float("inf") and starting.ask() == (set(), "")
+    assert "1 of 3 ranks arrived again within 7 s" in starting.missing()[1] and starting.missing()[0] == 0
 
 
 STANDS = """
@@ -329,3 +421,26 @@ def test_news_of_a_rank_that_was_drained_meanwhile() -> None:
     for key, events in news:
         key.data(key.fileobj, events)
     assert news and lost == [17]
+
+
+def test_a_rank_that_left_and_comes_again_before_it_is_looked_at() -> None:
+    kinds: list[bytes] = []
+    selector = selectors.PollSelector()
+    line = rank_line.RankLine(selector, lambda kind, content: kinds.append(kind), lambda process: None)
+
+    def look_until(count: int) -> None:
+        for key, events in itertools.chain.from_iterable(selector.select(1) for _ in range(5) if len(kinds) < count):
+            key.data(key.fileobj, events)
+
+    def connected() -> socket.socket:
+        rank = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        rank.connect("\0" + line.name)
+        rank.send(rank_line.JOINS + b'{"process": 17}')
+        return rank
+
+    with connected() as rank:
+        look_until(1)
+        rank.send(rank_line.LEAVES)
+    with connected():
+        look_until(3)
+        assert kinds == [rank_line.JOINS, rank_line.LEAVES, rank_line.JOINS] and line.joined()

@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 HELLO, OUT, ERR, EXIT = 1, 2, 3, 4
 # From the launcher: end the program with this signal.
 END = 5
-# From a worker: its rank has called init, says why the job ends, or how it stands.
-JOINED, CAUSE, PICTURE = 6, 7, 10
-# From the launcher: this is why the job ends, for the rank to know; how does the rank stand?
-FAIL, ASK = 8, 9
+# From a worker: its rank has called init, init is over, says why the job ends, or how it stands.
+JOINED, OVER, CAUSE, PICTURE = 6, 11, 7, 10
+# From the launcher: this is why the job ends, for the rank to know; how does the rank stand; its init takes too long.
+FAIL, ASK, LATE = 8, 9, 12
 # From what starts the ranks of another host: that host is reached, or why it is not.
 HOST = 16
 

@@ -18,6 +18,7 @@ from sirtaki.launch.failure import Failure
 from sirtaki.launch.mpiexec import Mpiexec
 from sirtaki.launch.remote import Arrivals
 from sirtaki.launch.screen import Screen
+from sirtaki.launch.starting import Starting, names
 from sirtaki.launch.status import Status
 from sirtaki.launch.workers import Worker, Workers
 
@@ -79,7 +80,8 @@ class Job:
             on_host=self._on_host,
             ranks=ranks,
             lost_after=limits.lost_after,
-            on_joined=self._on_joined,
+            on_joined=lambda worker, limit: self._starting.on_call(worker.rank, limit),
+            on_over=lambda worker, well: self._starting.on_over(worker.rank, well),
             on_cause=self._on_cause,
             on_picture=lambda worker, text: self.status.on_answer(worker, text),
         )
@@ -90,12 +92,11 @@ class Job:
         self._end_signal = 0  # that the workers were told
         self._late = False
         self._abandoned = False  # mpiexec is long gone
+        self._starting = Starting(ranks)
         # When what is due; set back to _NEVER when done.
-        self._join_by = self._end_at = _NEVER
-        self._join_limit = 0.0
+        self._end_at = _NEVER
         self._waited = 0
         self._told: set[int] = set()  # ranks that have said why the job ends
-        self._joined: set[int] = set()  # ranks that have called init
         self._start_by = self._kill_at = self._give_up_at = self._abandoned_at = self._tidy_at = _NEVER
         self._unreached_at = _NEVER
         self._unreached = False
@@ -133,7 +134,7 @@ class Job:
 
     def _wait(self) -> None:
         self._watch_output()
-        starting = (self._start_by, self._join_by, self._unreached_at)
+        starting = (self._start_by, self._starting.due, self._unreached_at)
         ending = (self._end_at, self._kill_at, self._give_up_at, self._abandoned_at, self._tidy_at)
         self._select(min(*starting, *ending, self._mpiexec.show_at, self.status.due()))
         self.status.look()
@@ -163,9 +164,8 @@ class Job:
         if now >= self._unreached_at:
             self._unreached_at = _NEVER
             self._on_unreached()
-        if now >= self._join_by:
-            self._join_by = _NEVER
-            self._on_late_join()
+        if now >= self._starting.due:
+            self._on_late_init()
         if now >= self._end_at:
             self._end_at = _NEVER
             self._on_consequences(now)
@@ -268,23 +268,14 @@ class Job:
             self._failure.add(cause)
         self._fail(cause)
 
-    def _on_joined(self, worker: Worker, limit: float) -> None:
-        """The first that calls init sets the time for all."""
-        if not self._joined:
-            self._join_limit = limit
-            self._join_by = time.monotonic() + limit
-        self._joined.add(worker.rank)
-        if len(self._joined) >= self._ranks:
-            self._join_by = _NEVER
-
-    def _on_late_join(self) -> None:
-        missing = sorted(set(range(self._ranks)) - self._joined)
-        text = (
-            f"{len(self._joined)} of {self._ranks} ranks arrived within {self._join_limit:g} s "
-            f"(SIRTAKI_START_TIMEOUT), missing: {_names(missing)}, which did not call init()"
-        )
-        host = self._workers.host_of(missing[0])
-        self._fail(Failure(missing[0], host, "passed limit", text, time.time()))
+    def _on_late_init(self) -> None:
+        """The first of those that are missing is named as the cause, a rank that is stopped before others."""
+        asked, text = self._starting.ask()
+        if asked:
+            self._workers.tell_late(asked, text)
+            return
+        missing, text = self._starting.missing()
+        self._fail(Failure(missing, self._workers.host_of(missing), "passed limit", text, time.time()))
 
     def _on_host(self, message: dict[str, Any]) -> bool:
         """From another host's agent, or from what could not reach that host; says whether to keep the connection."""
@@ -317,7 +308,7 @@ class Job:
         self._show_words()
         self._screen.note(
             f"{len(arrived)} of {self._ranks} ranks arrived within {self._limits.start:g} s, "
-            f"missing: {_names(missing)}; --start-timeout gives them more time"
+            f"missing: {names(missing)}; --start-timeout gives them more time"
         )
         self._unreached = self._arrivals is not None and not self._arrivals.complete()
         self._late = True
@@ -391,8 +382,3 @@ class Job:
             self._mpiexec.show_words()
         else:
             self._mpiexec.forget_words()
-
-
-def _names(ranks: list[int]) -> str:
-    names = ", ".join(map(str, ranks[:20])) + (", ..." if len(ranks) > 20 else "")
-    return f"rank{'s' if len(ranks) > 1 else ''} {names}"

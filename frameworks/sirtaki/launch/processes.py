@@ -58,6 +58,10 @@ _STATES = {
 }
 
 
+def is_stopped(process: int) -> bool:
+    return state(process) in (_STATES["T"], _STATES["t"])
+
+
 def state(process: int) -> str:
     """What it does now, in words."""
     try:

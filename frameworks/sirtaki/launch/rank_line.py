@@ -15,8 +15,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-# From the rank: it calls init, init is over, it has left in order, why the job ends, how it stands.
-JOINS, UP, LEAVES, CAUSE, PICTURE = b"J", b"U", b"L", b"C", b"P"
+# From the rank: it calls init, init is over, or has failed, it has left in order, why the job ends, how it stands.
+JOINS, UP, FAILED, LEAVES, CAUSE, PICTURE = b"J", b"U", b"N", b"L", b"C", b"P"
 # To the rank: the job ends, how do you stand?
 FAIL, ASK = b"F", b"A"
 VARIABLE = "SIRTAKI_SUPERVISOR"
@@ -83,6 +83,7 @@ class RankLine:
             connection, _ = listener.accept()
         except OSError:
             return
+        self.drain()  # the rank may have left, and come again, since it was last looked at
         user = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
         if user != os.geteuid() or self._connection is not None:
             connection.close()

@@ -46,6 +46,7 @@ class Supervisor:
         self._child = 0
         self._lost = 0  # the rank's process, when it went without a word
         self._exit_code: int | None = None
+        self._said = 0  # the code that the rank, which has said why the job ends, ends with
         self._segments: set[bytes] = set()  # of a program that is told to end, and may not come to remove them
         self._clean = False  # the program and all it started are gone
         self._signalled = False  # the program was told to end before it did
@@ -180,6 +181,8 @@ class Supervisor:
             elif kind == channel.FAIL:
                 self._note_segments()  # a rank that learns of it inside MPI_Init leaves at once
                 self._line.fail(json.loads(payload))
+            elif kind == channel.LATE:
+                self._on_late(payload.decode())
 
     def _on_end(self, number: int) -> None:
         self._leave_at = _NEVER
@@ -224,6 +227,7 @@ class Supervisor:
                 for pipe in list(self._pipes):
                     self._on_pipe(pipe, selectors.EVENT_READ)  # what it wrote last goes before the news of its end
                 self._line.drain()
+                self._exit_code = self._exit_code or self._said
                 asked, lost = self._ask_at != _NEVER, self._line.was_lost()
                 if (lost or self._exit_code) and not self._signalled and not asked and self._tell_at == _NEVER:
                     self._leave_at = time.monotonic() + _LINGERS
@@ -235,15 +239,18 @@ class Supervisor:
             self._left = self._up = False
             self._send(channel.JOINED, content)
         elif kind == rank_line.CAUSE:
-            self._write_trace(json.loads(content)["trace"])
+            cause = json.loads(content)
+            self._said = cause["code"]
+            self._write_trace(cause["trace"])
             self._send(channel.CAUSE, content)
         elif kind == rank_line.PICTURE:
             self._answer_by = _NEVER
             self._send(channel.PICTURE, content)
         elif kind == rank_line.LEAVES:
             self._left = True
-        elif kind == rank_line.UP:
-            self._up = True
+        elif kind in (rank_line.UP, rank_line.FAILED):
+            self._up = kind == rank_line.UP
+            self._send(channel.OVER, {"well": self._up})
 
     def _on_ask(self) -> None:
         if self._line.joined() and not self._up:
@@ -261,8 +268,16 @@ class Supervisor:
         where = f"rank {self._rank} on host {channel.own_host_name()}, process {process}"
         self._send(channel.PICTURE, f"{where}: {words}; it {processes.state(process)}".encode(errors="replace"))
 
+    def _on_late(self, text: str) -> None:
+        process = self._line.process()
+        if process and not self._up and processes.is_stopped(process):
+            text = f"{text}: rank {self._rank}, process {process}, {processes.state(process)}"
+            self._send(channel.CAUSE, {"kind": "passed limit", "text": text, "time": time.time(), "code": 1})
+
     def _write_trace(self, trace: str) -> None:
         """The launcher shows it last; the rank's file has it where the rank would have written it."""
+        if not trace:
+            return
         for pipe, (kind, _) in list(self._pipes.items()):
             if kind == channel.ERR:
                 self._write_file(pipe, f"{trace}\n".encode(errors="replace"))

@@ -39,8 +39,8 @@ class Workers:
 
     listeners: sockets that workers connect to; those that come by TCP must hold the token.
     on_output(rank, OUT or ERR, bytes), on_arrival(worker), on_exit(worker, message), on_loss(worker), on_host(message),
-    on_joined(worker, limit), on_cause(worker, message), on_picture(worker, text): what is called; on_host says
-    whether the connection is kept.
+    on_joined(worker, limit), on_over(worker, well), on_cause(worker, message), on_picture(worker, text): what is
+    called; on_host says whether the connection is kept.
     lost_after: seconds without a sign of life.
     """
 
@@ -55,6 +55,7 @@ class Workers:
         on_exit: Callable[[Worker, dict[str, Any]], None],
         on_loss: Callable[[Worker], None],
         on_joined: Callable[[Worker, float], None] = lambda worker, limit: None,
+        on_over: Callable[[Worker, bool], None] = lambda worker, well: None,
         on_cause: Callable[[Worker, dict[str, Any]], None] = lambda worker, message: None,
         on_picture: Callable[[Worker, str], None] = lambda worker, text: None,
         on_host: Callable[[dict[str, Any]], bool] = lambda message: False,
@@ -72,6 +73,7 @@ class Workers:
         self._on_host = on_host
         self._lost_after = lost_after
         self._on_joined = on_joined
+        self._on_over = on_over
         self._on_cause = on_cause
         self._on_picture = on_picture
         self._connected: dict[socket.socket, Worker] = {}
@@ -107,6 +109,13 @@ class Workers:
                 worker.connection.send(channel.frame(channel.ASK))
                 asked.add(worker.rank)
         return asked
+
+    def tell_late(self, ranks: set[int], text: str) -> None:
+        """Has those answer, by a cause that begins with the text, whose process can be seen to be stopped."""
+        for worker in self._of_ranks():
+            if worker.rank in ranks:
+                with contextlib.suppress(OSError):
+                    worker.connection.send(channel.frame(channel.LATE, text.encode()))
 
     def host_of(self, rank: int) -> str:
         """Where it runs, as its worker has said; "?" if that has not come or is gone."""
@@ -189,6 +198,8 @@ class Workers:
             self._on_arrival(worker)
         elif kind == channel.JOINED:
             self._on_joined(worker, float(json.loads(payload)["limit"]))
+        elif kind == channel.OVER:
+            self._on_over(worker, bool(json.loads(payload)["well"]))
         elif kind == channel.PICTURE:
             self._on_picture(worker, payload.decode(errors="replace"))
         elif kind == channel.CAUSE:

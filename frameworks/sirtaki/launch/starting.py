@@ -1,0 +1,82 @@
+"""Which ranks have called init() and which have come through it; who is missing when that takes too long."""
+
+import time
+from collections import Counter
+
+_ANSWER = 1.0  # seconds for the processes beside the ranks to say which of these is stopped
+_SETTING = "SIRTAKI_START_TIMEOUT"
+_NEVER = float("inf")
+
+
+class Starting:
+    """ranks: of the job. The first that calls init() sets the limit for all: so long until all have called it, and so
+    long again until all are through. It holds for a later init() too, after shutdown().
+
+    due: when it is over.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self.due = _NEVER
+        self._ranks = ranks
+        self._limit = 0.0
+        self._calls = Counter[int]()
+        self._inside: set[int] = set()
+        self._failed: set[int] = set()  # by an exception, which the program may have caught
+        self._asked = False
+
+    def on_call(self, rank: int, limit: float) -> None:
+        was_complete = self._is_complete()
+        self._limit = self._limit if self._calls else limit
+        self._calls[rank] += rank not in self._failed  # a second attempt is no later init()
+        self._inside.add(rank)
+        self._failed.discard(rank)
+        if self.due == _NEVER or was_complete != self._is_complete():
+            self.due = time.monotonic() + self._limit
+
+    def on_over(self, rank: int, well: bool) -> None:
+        self._inside.discard(rank)
+        if not well:
+            self._failed.add(rank)
+        if self._is_complete() and not self._inside:
+            self.due, self._asked = _NEVER, False
+
+    def ask(self) -> tuple[set[int], str]:
+        """Whose processes to look at before missing() is told, and in what words; nobody if that is known or done."""
+        if not self._is_complete() or self._late_callers() or self._asked:
+            return set(), ""
+        self._asked = True
+        self.due = time.monotonic() + _ANSWER
+        return self._inside, self._text()
+
+    def missing(self) -> tuple[int, str]:
+        """A rank to name, and what all of them are late with."""
+        self.due = _NEVER
+        late = self._late_callers()
+        if not self._is_complete():
+            late = sorted(set(range(self._ranks)) - set(self._calls))
+        if late:
+            again = " again" if self._is_complete() else ""
+            arrived = f"{self._ranks - len(late)} of {self._ranks} ranks arrived{again} within {self._limit:g} s"
+            return late[0], f"{arrived} ({_SETTING}), missing: {names(late)}, which did not call init(){again}"
+        if self._failed:
+            failed = sorted(self._failed)
+            return failed[0], f"{self._text()}: it has failed on {names(failed)} and is awaited on the others"
+        inside = sorted(self._inside)
+        return inside[0], f"{self._text()}, on {names(inside)}"
+
+    def _is_complete(self) -> bool:
+        return len(self._calls) >= self._ranks
+
+    def _late_callers(self) -> list[int]:
+        """Of a later init()."""
+        times = max(self._calls.values(), default=0)
+        return sorted(rank for rank, count in self._calls.items() if count < times) if times > 1 else []
+
+    def _text(self) -> str:
+        return f"all {self._ranks} ranks have called init(), but it was not over within {self._limit:g} s ({_SETTING})"
+
+
+def names(ranks: list[int]) -> str:
+    """In words, for a message."""
+    shown = ", ".join(map(str, ranks[:20])) + (", ..." if len(ranks) > 20 else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
