@@ -148,6 +148,7 @@ def test_a_failure_that_the_program_catches(tmp_path: Path) -> None:
 again = sys.argv[1] == "again"
 try:
     if again: core.fail("exception", "ValueError: boom")
+    meet("first")
     meet(f"own {rank}")
 except hvd.SirtakiInternalError as error:
     print("caught")
@@ -156,12 +157,13 @@ if again:
     hvd.init()
     meet("second")
 """
-    done = run("-np", "2", *written(tmp_path, body), "end", **QUICK)
+    program = written(tmp_path, body, START.replace('meet("first")\n', ""))
+    done = run("-np", "2", *program, "end", **QUICK)
     text = done.stderr.decode()
     assert done.returncode == 1 and done.stdout.count(b"caught") == 2 and "BAD TERMINATION" not in text, text
     assert text.count("ended after the job had failed, because rank ") == 2 and "(missing: rank 1)" in text, text
     assert re.match(r"sirtakirun: rank [01] on host .* missing first: Stalled: ", text.splitlines()[-1]), text
-    done = run("-np", "2", *written(tmp_path, body), "again")
+    done = run("-np", "2", *program, "again")
     assert done.returncode == 0 and done.stdout.count(b"caught") == 2 and b"ended" not in done.stderr, done.stderr
 
 
