@@ -139,6 +139,7 @@ class Engine final : private GroupOwner {
   Outlook outlook() const;
   void rest(Role& role);
   void look_around();
+  int find_dying() const;
   bool is_engines_own(std::thread::id thread) const;
   void help(Work& work, std::chrono::nanoseconds patience, bool may_sleep);
   bool help_once(Work& work, bool may_sleep);

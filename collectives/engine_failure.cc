@@ -10,6 +10,8 @@ constexpr std::chrono::seconds kFarewell{2};
 constexpr std::chrono::milliseconds kMargin{500};
 // Whoever ends this process rings; a look is only a second line of defence.
 constexpr std::chrono::seconds kLook{60};
+// The threads of a process that is killed go one after another, and MPI may miss one before the engine's has gone.
+constexpr std::chrono::milliseconds kTimeToDie{200};
 
 }  // namespace
 
@@ -18,12 +20,23 @@ Cause Engine::own_cause(CauseKind kind, const std::string& text) const {
           "",   topology_.rank};
 }
 
+// A rank of this host that has died, or is about to; -1 if there is none.
+int Engine::find_dying() const {
+  const auto end = Clock::now() + kTimeToDie;
+  int dead = dead_rank();
+  while (bells_ != nullptr && dead < 0 && Clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    dead = dead_rank();
+  }
+  return dead;
+}
+
 // What this rank met; another rank may have been first. Where one has died, whatever failed did so for that.
 void Engine::set_failure(const std::exception& error) {
+  const int dead = find_dying();
   const std::lock_guard lock(mutex_);
   if (failure_) return;
   failure_ = own_cause(CauseKind::kFailedCollective, error.what());
-  const int dead = dead_rank();
   if (dead < 0) return;
   failure_->kind = CauseKind::kLostConnection;
   failure_->rank = dead;

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <random>
+#include <sstream>
 #include <utility>
 
 #include "plane/making.h"
@@ -78,14 +79,37 @@ std::span<const std::size_t> modest(const File& file, std::span<const std::size_
   return sizes;
 }
 
+// A file without a name, so that nothing stays whenever this process ends; where there are none, one whose name goes at
+// once.
+File nameless_file() {
+  File file(open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (file.descriptor() >= 0) return file;
+  const std::string name = random_name();
+  File named(shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (named.descriptor() >= 0) shm_unlink(name.c_str());
+  return named;
+}
+
+// What the others need to open it: by whom it is held, as which descriptor, and which file it is, since a process
+// number may mean another process to them.
+std::string place_of(int descriptor) {
+  struct stat facts{};
+  if (fstat(descriptor, &facts) != 0) return "";
+  std::string place;
+  for (const std::uint64_t number : {static_cast<std::uint64_t>(getpid()), static_cast<std::uint64_t>(descriptor),
+                                     std::uint64_t{facts.st_dev}, std::uint64_t{facts.st_ino}}) {
+    place += std::to_string(number) + " ";
+  }
+  return place;
+}
+
 // Takes the room at once: without it a full /dev/shm would be found out by a SIGBUS in the middle of a step.
-Part create(const std::string& name, std::span<const std::size_t> sizes) {
-  File file(shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
-  if (file.descriptor() < 0) return {.failure = system_error("creating /dev/shm" + name)};
+Part reserve(File file, std::span<const std::size_t> sizes) {
+  if (file.descriptor() < 0) return {.failure = system_error("creating a file in /dev/shm")};
   std::string failure;
   for (const std::size_t size : modest(file, sizes)) {
     // What an attempt in vain has left would make the file longer than the next size: the others go by its length.
-    if (ftruncate(file.descriptor(), 0) != 0) return {.failure = system_error("emptying /dev/shm" + name)};
+    if (ftruncate(file.descriptor(), 0) != 0) return {.failure = system_error("emptying a file in /dev/shm")};
     const int error = posix_fallocate(file.descriptor(), 0, static_cast<off_t>(size));
     if (error == 0) return map(std::move(file), size, 0);
     failure = "/dev/shm has no room for " + std::to_string(size) + " bytes: " + std::strerror(error) +
@@ -94,13 +118,31 @@ Part create(const std::string& name, std::span<const std::size_t> sizes) {
   return {.failure = failure};
 }
 
-Part open_existing(const std::string& name, int rank) {
-  File file(shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0));
+Part map_whole(File file, const std::string& path, int rank) {
   struct stat facts{};
   if (file.descriptor() < 0 || fstat(file.descriptor(), &facts) != 0) {
-    return {.failure = system_error("opening /dev/shm" + name)};
+    return {.failure = system_error("opening " + path)};
   }
   return map(std::move(file), static_cast<std::size_t>(facts.st_size), rank);
+}
+
+Part open_by_place(const std::string& place, int rank) {
+  std::istringstream numbers(place);
+  std::uint64_t process = 0;
+  std::uint64_t descriptor = 0;
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+  numbers >> process >> descriptor >> device >> inode;
+  const std::string path = "/proc/" + std::to_string(process) + "/fd/" + std::to_string(descriptor);
+  struct stat facts{};
+  if (stat(path.c_str(), &facts) == 0 && (facts.st_dev != device || facts.st_ino != inode)) {
+    return {.failure = "opening " + path + ": process " + std::to_string(process) + " is not rank 0 here"};
+  }
+  return map_whole(File(open(path.c_str(), O_RDWR | O_CLOEXEC)), path, rank);
+}
+
+Part open_by_name(const std::string& name, int rank) {
+  return map_whole(File(shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0)), "/dev/shm" + name, rank);
 }
 
 }  // namespace
@@ -111,19 +153,33 @@ std::unique_ptr<ShmSegment> ShmSegment::make(Transport& transport, std::size_t s
 
 std::unique_ptr<ShmSegment> ShmSegment::make(Transport& transport, std::span<const std::size_t> sizes,
                                              std::string& why) {
+  bool made = false;
+  auto segment = share(transport, sizes, false, made, why);
+  // Ranks whose processes do not see each other, as in containers, may have /dev/shm in common all the same.
+  if (made && !why.empty()) segment = share(transport, sizes, true, made, why);
+  return segment;
+}
+
+// By a name for as long as it takes, or without one. `made`: rank 0 has it; the same on all ranks.
+std::unique_ptr<ShmSegment> ShmSegment::share(Transport& transport, std::span<const std::size_t> sizes, bool by_name,
+                                              bool& made, std::string& why) {
   Part part;
-  std::string name;
+  std::string way;
   if (transport.rank() == 0) {
-    name = random_name();
-    part = create(name, sizes);
-    tell_all(transport, part.bytes.empty() ? "" : name);
+    const std::string name = by_name ? random_name() : "";
+    constexpr int kNew = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC;
+    part = reserve(by_name ? File(shm_open(name.c_str(), kNew, S_IRUSR | S_IWUSR)) : nameless_file(), sizes);
+    if (!part.bytes.empty()) way = by_name ? name : place_of(part.descriptor);
+    tell_all(transport, way);
+    if (by_name) way = name;
   } else {
-    name = hear_from(transport, 0);
-    if (!name.empty()) part = open_existing(name, transport.rank());
+    way = hear_from(transport, 0);
+    if (!way.empty()) part = by_name ? open_by_name(way, transport.rank()) : open_by_place(way, transport.rank());
   }
+  made = !way.empty();
   std::unique_ptr<ShmSegment> segment(part.bytes.empty() ? nullptr : new ShmSegment(part.bytes, part.descriptor));
   why = first_failure(transport, part.failure);
-  if (transport.rank() == 0) shm_unlink(name.c_str());
+  if (by_name && transport.rank() == 0) shm_unlink(way.c_str());
   return why.empty() ? std::move(segment) : nullptr;
 }
 

@@ -12,9 +12,10 @@ namespace sirtaki {
 
 class ShmSegment {
  public:
-  // Collective over the transport's ranks, which must all be on one host; blocks. The file has a random name and is
-  // readable by this user alone; its name is removed again before this returns, so that nothing is left behind however
-  // the job ends. Null on all ranks if one of them could not have it; `why` then says what failed, on every rank.
+  // Collective over the transport's ranks, which must all be on one host; blocks. The file has no name, so that nothing
+  // is left behind however and whenever the job ends; ranks that do not see each other's processes use a random name
+  // until all have it. Only this user can open it. Null on all ranks if one of them could not have it; `why` then says
+  // what failed, on every rank.
   static std::unique_ptr<ShmSegment> make(Transport& transport, std::size_t size, std::string& why);
 
   // The same, of the first of the sizes, in descending order, that can be had and leaves at least as much room again;
@@ -35,6 +36,9 @@ class ShmSegment {
   bool is_let_go_by(int rank) const;
 
  private:
+  static std::unique_ptr<ShmSegment> share(Transport& transport, std::span<const std::size_t> sizes, bool by_name,
+                                           bool& made, std::string& why);
+
   ShmSegment(std::span<std::byte> bytes, int descriptor) : bytes_(bytes), descriptor_(descriptor) {}
 
   std::span<std::byte> bytes_;

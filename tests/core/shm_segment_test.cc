@@ -1,16 +1,19 @@
-// How much memory the ranks of a host share where it is hard to get.
+// How the ranks of a host come to share memory, where it is hard to get too.
 #include "plane/shm_segment.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -21,7 +24,9 @@ namespace {
 
 constexpr std::size_t kLarge = std::size_t{1} << 20;
 constexpr std::size_t kSmall = std::size_t{64} << 10;
-std::atomic<off_t> room{0};  // of the file system below
+std::atomic<off_t> room{0};                 // of the file system below
+std::atomic<bool> processes_unseen{false};  // as in containers of their own
+std::atomic<int> names{0};                  // that were made or opened
 
 }  // namespace
 
@@ -36,26 +41,74 @@ extern "C" int posix_fallocate(int descriptor, off_t offset, off_t length) {
   return fits ? 0 : ENOSPC;
 }
 
+extern "C" int open(const char* path, int flags, ...) {
+  if (processes_unseen && std::string_view(path).starts_with("/proc/")) {
+    errno = ENOENT;
+    return -1;
+  }
+  return static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags, S_IRUSR | S_IWUSR));
+}
+
+extern "C" int shm_open(const char* name, int flags, mode_t mode) {
+  ++names;
+  return static_cast<int>(syscall(SYS_openat, AT_FDCWD, (std::string("/dev/shm") + name).c_str(), flags, mode));
+}
+
 namespace sirtaki::testing {
 namespace {
 
-void all_ranks_see_the_size_that_fitted() {
-  room = static_cast<off_t>(kLarge - kSmall);
+std::array<std::unique_ptr<ShmSegment>, 2> on_two_ranks(std::span<const std::size_t> sizes) {
   std::array<std::unique_ptr<ShmSegment>, 2> segments;
   auto transports = make_loopback(2);
   std::vector<std::thread> threads;
   for (std::size_t rank = 0; rank < segments.size(); ++rank) {
     threads.emplace_back([&, rank] {
       std::string why;
-      segments[rank] = ShmSegment::make(*transports[rank], std::array{kLarge, kSmall}, why);
+      segments[rank] = ShmSegment::make(*transports[rank], sizes, why);
       check(segments[rank] != nullptr, why);
     });
   }
   for (std::thread& thread : threads) thread.join();
-  for (const auto& segment : segments) check_equal(segment->bytes().size(), kSmall, "bytes that a rank has");
+  return segments;
+}
+
+void all_ranks_see_the_size_that_fitted() {
+  room = static_cast<off_t>(kLarge - kSmall);
+  for (const auto& segment : on_two_ranks(std::array{kLarge, kSmall})) {
+    check_equal(segment->bytes().size(), kSmall, "bytes that a rank has");
+  }
+}
+
+void check_shared(std::span<const std::unique_ptr<ShmSegment>> segments) {
+  segments[0]->bytes()[7] = std::byte{42};
+  check(segments[1]->bytes()[7] == std::byte{42}, "the ranks have each their own memory");
+}
+
+// Whenever a process is killed, then, there is nothing to remove.
+void there_is_never_a_name() {
+  room = static_cast<off_t>(kLarge);
+  names = 0;
+  check_shared(on_two_ranks(std::array{kLarge}));
+  check_equal(names.load(), 0, "names");
+}
+
+void names_are_for_ranks_that_do_not_see_each_other() {
+  processes_unseen = true;
+  check_shared(on_two_ranks(std::array{kLarge}));
+  processes_unseen = false;
+  check_equal(names.load(), 2, "names");
+  const std::string own = "sirtaki-" + std::to_string(getuid()) + "-";
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    check(!entry.path().filename().string().starts_with(own), "a name is left");
+  }
 }
 
 }  // namespace
 }  // namespace sirtaki::testing
 
-int main() { sirtaki::testing::all_ranks_see_the_size_that_fitted(); }
+int main() {
+  using namespace sirtaki::testing;
+  all_ranks_see_the_size_that_fitted();
+  there_is_never_a_name();
+  names_are_for_ranks_that_do_not_see_each_other();
+}
