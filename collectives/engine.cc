@@ -19,7 +19,7 @@ constexpr std::chrono::seconds kIdleLook{1};
 // Where all others ring, a look is only a second line of defence.
 constexpr std::chrono::seconds kIdleLookWithBells{60};
 // How late a submission that nobody hurries may be seen while others are under way.
-constexpr std::chrono::milliseconds kLongestNapWithBells{4};
+constexpr std::chrono::milliseconds kLongestNapWithBells{20};
 constexpr std::chrono::seconds kLastResort{5};
 // How often a rank that waits looks after the others.
 constexpr std::chrono::milliseconds kLookAround{250};

@@ -52,6 +52,8 @@ struct Progress {
   std::atomic<std::uint64_t> control{0};
   std::atomic<std::uint64_t> data{0};
   std::atomic<bool> struck{false};
+  std::atomic<bool> leaving{false};         // that rank has all its sums, and leaves
+  std::atomic<bool> struck_leaving{false};  // it was then
   std::atomic<bool> silent{false};
   std::vector<Holder*> holders;  // of that rank, and used by it alone
 };

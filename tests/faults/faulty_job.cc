@@ -160,6 +160,7 @@ void run_rank(const Job& job, int rank, std::unique_ptr<Transport> transport, Pr
   std::exception_ptr error;
   try {
     program->run();
+    if (rank == job.fault.rank) progress.leaving = true;
   } catch (...) {
     error = std::current_exception();
   }
@@ -236,6 +237,7 @@ Outcome run(const Job& job) {
   }
   for (std::thread& thread : threads) thread.join();
   outcome.struck = progress->struck;
+  outcome.struck_leaving = progress->struck_leaving;
   return outcome;
 }
 
@@ -251,7 +253,10 @@ std::string Outcome::complaint(const Job& job) const {
   for (std::size_t rank = 0; rank < errors.size(); ++rank) {
     const bool gone = job.fault.kind == Kind::kThrows && static_cast<int>(rank) == job.fault.rank;
     const std::string who = "rank " + std::to_string(rank);
-    if (errors[rank].empty()) return who + " ended well, while others failed";
+    if (errors[rank].empty()) {
+      if (struck_leaving) continue;  // whoever has left already cannot be told
+      return who + " ended well, while others failed";
+    }
     if (gone || names_cause(errors[rank], job.fault) || (is_named && waited_at_start(errors[rank]))) continue;
     return who + " did not name the cause: " + errors[rank];
   }

@@ -19,6 +19,7 @@ struct Job {
 
 struct Outcome {
   bool struck = false;              // was the job far enough for the fault to happen?
+  bool struck_leaving = false;      // did it happen when its rank had all its sums?
   std::vector<std::string> errors;  // by rank; empty: it got all its sums, and they were right
   std::string wrong;                // a sum that was not right
 

@@ -141,6 +141,7 @@ class FaultyTransport final : public Transport, private Holder {
     const std::uint64_t number = (traffic == Traffic::kControl ? progress_->control : progress_->data)++;
     if (traffic != fault_.traffic || number != fault_.number) return false;
     progress_->struck = true;
+    progress_->struck_leaving = progress_->leaving.load();
     if (fault_.kind == Kind::kSilent) progress_->silent = true;
     return true;
   }
