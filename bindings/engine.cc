@@ -166,14 +166,30 @@ void init(const std::vector<std::string>& mpi_libraries, std::uint64_t comm_hand
   watch_forks();
 }
 
-void shutdown() {
+using Fields = std::map<std::string, std::variant<std::string, std::int64_t, double>>;
+
+Fields fields_of(const Cause& cause) {
+  return {{"kind", std::string(name_of(cause.kind))},
+          {"rank", std::int64_t{cause.rank}},
+          {"host", cause.host},
+          {"text", cause.text},
+          {"time", cause.time},
+          {"site", cause.site},
+          {"witness", std::int64_t{cause.witness}},
+          {"description", cause.describe()}};
+}
+
+// Why the job has failed, before that or meanwhile.
+std::optional<Fields> shutdown() {
   const auto engine = find_engine();
-  if (engine == nullptr || is_forked_child()) return;
+  if (engine == nullptr || is_forked_child()) return std::nullopt;
   engine->shutdown();
   const std::lock_guard lock(process().mutex);
+  const std::optional<Cause> cause = engine->cause();
   process().failed = !engine->failure().empty();
   process().outside.reset();
   set_engine(nullptr);
+  return cause ? std::optional(fields_of(*cause)) : std::nullopt;
 }
 
 // A rank whose program ended well in a job that failed. If it left first, its exit code would be the job's.
@@ -204,19 +220,6 @@ void abort_job(int exit_code) {
     std::this_thread::sleep_for(kPatienceWithStarter);
   }
   _exit(exit_code);
-}
-
-using Fields = std::map<std::string, std::variant<std::string, std::int64_t, double>>;
-
-Fields fields_of(const Cause& cause) {
-  return {{"kind", std::string(name_of(cause.kind))},
-          {"rank", std::int64_t{cause.rank}},
-          {"host", cause.host},
-          {"text", cause.text},
-          {"time", cause.time},
-          {"site", cause.site},
-          {"witness", std::int64_t{cause.witness}},
-          {"description", cause.describe()}};
 }
 
 Fields fail_job(const std::string& kind, const std::string& text, const std::string& site) {

@@ -52,8 +52,11 @@ def init(
 def start_timeout() -> float:
     """SIRTAKI_START_TIMEOUT, in seconds. ValueError for a setting that is wrong, of whatever kind."""
 
-def shutdown() -> None:
-    """Leaves the job together with the other ranks; returns when all have. No effect when not initialised."""
+def shutdown() -> Cause | None:
+    """Leaves the job together with the other ranks; returns when all have. No effect when not initialised.
+
+    Why the job has failed, before that or meanwhile; None if it has not.
+    """
 
 def finalize(supervised: bool) -> None:
     """Finalises MPI if init initialised it; after shutdown, at the end of the process. MPI cannot start again."""

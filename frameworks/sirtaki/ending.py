@@ -40,6 +40,7 @@ class _Ending:
         self.shutdown: Callable[[], None] | None = None
         self.process = os.getpid()  # a forked child inherits the handlers but not the job
         self._exit_code = 0
+        self.left_with: dict[str, Any] | None = None  # the cause by which the job had failed when shutdown() was over
         self._chained = sys.__excepthook__
         self._handling = False
         self._seen_before = getattr(sys, "last_value", None)
@@ -102,6 +103,8 @@ class _Ending:
             _tell_what_was_caught()
             supervised = supervision.is_there()
             self.shutdown()
+            if self.left_with is not None:  # nobody else may know, as of a rank that is stopped
+                supervision.report_outside_job(self.left_with, 0)
             core.finalize(supervised)
             return
         _stop_children()
@@ -276,4 +279,10 @@ def install(shutdown: Callable[[], None]) -> None:
     """init() has succeeded: the process leaves the job by `shutdown` when it ends in order."""
     watch()
     assert _installed is not None
-    _installed.shutdown = shutdown
+    _installed.shutdown, _installed.left_with = shutdown, None
+
+
+def note_end(cause: dict[str, Any] | None) -> None:
+    """shutdown() is over, and the job had failed by that cause, if by any; until an init() begins another."""
+    if _installed is not None:
+        _installed.left_with = cause

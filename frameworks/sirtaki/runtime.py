@@ -185,7 +185,7 @@ def shutdown() -> None:
     """
     if not is_initialized():
         return
-    core.shutdown()
+    ending.note_end(core.shutdown())
     stacks.stop()
     supervision.leave()
     arrival.leave()

@@ -194,6 +194,15 @@ except hvd.SirtakiInternalError:
     assert done.returncode == 0 and b"awaited" not in done.stderr, done.stderr
 
 
+def test_a_rank_that_is_stopped_while_the_others_leave(tmp_path: Path) -> None:
+    """Rank 0, whose sign of life they await; only they can tell, at the end of the program or after a shutdown()."""
+    body = "if rank == 1: hvd.shutdown()\nif rank == 0: os.kill(os.getpid(), signal.SIGSTOP)\n"
+    done = run("-np", "3", *written(tmp_path, body), **{**QUICK, "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS": "1"})
+    last = done.stderr.decode().splitlines()[-1]
+    assert done.returncode == 1 and last.startswith("sirtakirun: rank 0 on host "), done.stderr
+    assert "which coordinates, has not answered rank " in last, last
+
+
 def test_a_rank_that_does_not_call_init(tmp_path: Path) -> None:
     """C63."""
     start = START.replace("hvd.init()", "if os.environ['PMI_RANK'] == '1': time.sleep(60)\nhvd.init()")

@@ -263,7 +263,8 @@ class Job:
 
     def _on_cause(self, worker: Worker, message: dict[str, Any]) -> None:
         cause = failure.of_message(worker.rank, worker.host, message)
-        self._told.add(worker.rank)
+        if message["code"]:  # else its program is over, and may have a code that says more
+            self._told.add(worker.rank)
         if self._failure is not None:
             self._failure.add(cause)
         self._fail(cause)
