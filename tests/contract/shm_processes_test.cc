@@ -35,7 +35,7 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr auto kLimit = 30s;  // generous: sanitizers, and more processes than cores
+constexpr auto kLimit = 120s;  // generous: the thread sanitizer, and more processes than cores
 constexpr int kAbortedAsItShould = 7;
 
 pid_t in_process(const std::function<int()>& body) {
