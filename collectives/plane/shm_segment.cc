@@ -79,13 +79,17 @@ std::span<const std::size_t> modest(const File& file, std::span<const std::size_
   return sizes;
 }
 
+File named_file(const std::string& name) {
+  return File(shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
+}
+
 // A file without a name, so that nothing stays whenever this process ends; where there are none, one whose name goes at
 // once.
 File nameless_file() {
   File file(open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (file.descriptor() >= 0) return file;
   const std::string name = random_name();
-  File named(shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  File named = named_file(name);
   if (named.descriptor() >= 0) shm_unlink(name.c_str());
   return named;
 }
@@ -94,7 +98,7 @@ File nameless_file() {
 // number may mean another process to them.
 std::string place_of(int descriptor) {
   struct stat facts{};
-  if (fstat(descriptor, &facts) != 0) return "";
+  static_cast<void>(fstat(descriptor, &facts));  // without it nobody finds the file by this
   std::string place;
   for (const std::uint64_t number : {static_cast<std::uint64_t>(getpid()), static_cast<std::uint64_t>(descriptor),
                                      std::uint64_t{facts.st_dev}, std::uint64_t{facts.st_ino}}) {
@@ -164,22 +168,20 @@ std::unique_ptr<ShmSegment> ShmSegment::make(Transport& transport, std::span<con
 std::unique_ptr<ShmSegment> ShmSegment::share(Transport& transport, std::span<const std::size_t> sizes, bool by_name,
                                               bool& made, std::string& why) {
   Part part;
-  std::string way;
+  const std::string name = by_name && transport.rank() == 0 ? random_name() : "";
+  std::string told;
   if (transport.rank() == 0) {
-    const std::string name = by_name ? random_name() : "";
-    constexpr int kNew = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC;
-    part = reserve(by_name ? File(shm_open(name.c_str(), kNew, S_IRUSR | S_IWUSR)) : nameless_file(), sizes);
-    if (!part.bytes.empty()) way = by_name ? name : place_of(part.descriptor);
-    tell_all(transport, way);
-    if (by_name) way = name;
+    part = reserve(by_name ? named_file(name) : nameless_file(), sizes);
+    if (!part.bytes.empty()) told = by_name ? name : place_of(part.descriptor);
+    tell_all(transport, told);
   } else {
-    way = hear_from(transport, 0);
-    if (!way.empty()) part = by_name ? open_by_name(way, transport.rank()) : open_by_place(way, transport.rank());
+    told = hear_from(transport, 0);
+    if (!told.empty()) part = by_name ? open_by_name(told, transport.rank()) : open_by_place(told, transport.rank());
   }
-  made = !way.empty();
+  made = !told.empty();
   std::unique_ptr<ShmSegment> segment(part.bytes.empty() ? nullptr : new ShmSegment(part.bytes, part.descriptor));
   why = first_failure(transport, part.failure);
-  if (by_name && transport.rank() == 0) shm_unlink(way.c_str());
+  if (!name.empty()) shm_unlink(name.c_str());
   return why.empty() ? std::move(segment) : nullptr;
 }
 
