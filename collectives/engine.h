@@ -214,9 +214,9 @@ class Engine final : private GroupOwner {
 
   // Changes of the shared state that nobody rang for.
   std::atomic<std::uint32_t> quiet_{1};
+  std::atomic<bool> times_waits_{false};
   // Waits for a work by the program's threads. Whoever waits has submitted all it means to for the time being, which
   // may be less than a locked plan expects.
-  std::atomic<bool> times_waits_{false};
   std::atomic<std::uint64_t> waits_begun_{0};
   std::atomic<std::uint64_t> waits_ended_{0};
   // How often the program has learned of a result: what it asks for afterwards may depend on that.

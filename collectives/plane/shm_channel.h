@@ -59,7 +59,8 @@ class ShmChannel {
 
   void say_written(std::uint64_t turn) {
     publish_done();
-    say(own().written, turn);
+    own().written.store(turn + 1, std::memory_order_release);
+    wake_others();
   }
   // The same in a turn in which all ranks write and wait until all have: the last one alone wakes the others. Who waits
   // for what they are done with learns of it then, for that is published first.
@@ -94,10 +95,6 @@ class ShmChannel {
   bool find_cores();
   bool has_died(int rank) const;
   void wake_others();
-  void say(std::atomic<std::uint64_t>& counter, std::uint64_t turn) {
-    counter.store(turn + 1, std::memory_order_release);
-    wake_others();
-  }
   void say_among_all(Counter counter, std::uint64_t turn);
   void publish_done() { own().done.store(done_, std::memory_order_release); }
   Counters& own() const { return counters_[rank_]; }
