@@ -184,7 +184,7 @@ def _tell_exit(what: str, where: str) -> None:
     cause = core.fail("early exit", f"left early: {what} without shutdown()", where)
     text = f"{what} without shutdown() on host {cause['host']}, process {os.getpid()}"
     if cause["rank"] != core.rank():
-        text = f"{what}, because {cause['description'].splitlines()[0]}"
+        text = f"{what}, because {_first_line(cause)}"
     _say(_cut(f"ended{where and ' in '}{where} by {text}", _LONGEST))
 
 
