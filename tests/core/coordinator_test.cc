@@ -5,109 +5,13 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <numeric>
 #include <random>
 #include <set>
 
-#include "check.h"
-#include "response_cache.h"
-#include "stall_watch.h"
+#include "negotiation.h"
 
 namespace sirtaki::testing {
 namespace {
-
-constexpr std::int64_t kFusion = 1 << 20;
-
-Request allreduce(const std::string& name, Shape shape = {4}) {
-  Request request;
-  request.name = name;
-  request.tensors = {{DType::kFloat32, kHostDevice, std::move(shape)}};
-  request.site = "train.py:7";
-  return request;
-}
-
-std::vector<int> ranks_up_to(int size) {
-  std::vector<int> ranks(static_cast<std::size_t>(size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
-// One member as the group runs it, without its data.
-class Member {
- public:
-  Vote submit(const Request& request) {
-    in_flight_[{request.name, request.sequence}] = request;
-    return cache_.vote_for(request);
-  }
-
-  // Titles of what runs, batch by batch.
-  std::vector<std::vector<std::string>> act_on(const Verdict& verdict) {
-    seen = verdict.number;
-    std::vector<std::vector<std::string>> ran;
-    for (const ItemList& items : verdict.batches) {
-      auto& batch = ran.emplace_back();
-      for (const Item& item : items) batch.push_back(run(item));
-    }
-    for (const Slot slot : verdict.forgotten) cache_.forget(slot);
-    for (const Refusal& refusal : verdict.refusals) in_flight_.erase({refusal.name, refusal.sequence});
-    return ran;
-  }
-
-  std::uint64_t seen = 0;
-  std::size_t cached() const { return cache_.size(); }
-  bool waits_for(const std::string& name) const { return in_flight_.contains({name, 0}); }
-
- private:
-  std::string run(const Item& item) {
-    const auto agreement = item.agreement ? std::make_shared<const Agreement>(*item.agreement) : cache_.at(item.slot);
-    const auto own = in_flight_.extract({agreement->request.name, item.sequence});
-    if (item.agreement && item.slot != kNoSlot) {
-      cache_.remember(item.slot, agreement, own.empty() ? nullptr : &own.mapped());
-    }
-    if (!own.empty() && agreement->request.verb == Verb::kAllreduce) {
-      check(own.mapped().tensors[0].shape == agreement->request.tensors[0].shape, "runs what was asked");
-    }
-    Request shown = agreement->request;
-    shown.sequence = item.sequence;
-    return shown.title() + to_string(shown.tensors.empty() ? Shape() : shown.tensors[0].shape);
-  }
-
-  ResponseCache cache_;
-  std::map<std::pair<std::string, std::uint64_t>, Request> in_flight_;
-};
-
-struct Fixture {
-  explicit Fixture(int size, Settings given = {})
-      : settings(given), coordinator(ranks_up_to(size), settings), members(static_cast<std::size_t>(size)) {}
-
-  bool submit(int rank, const Request& request) {
-    Member& member = members[static_cast<std::size_t>(rank)];
-    Announcement announcement;
-    announcement.seen = member.seen;
-    announcement.votes = {member.submit(request)};
-    const bool by_slot = announcement.votes[0].slot != kNoSlot;
-    coordinator.hear(rank, decode_announcement(encode(announcement)), now);
-    return by_slot;
-  }
-
-  void leave(int rank) {
-    Announcement announcement;
-    announcement.leaving = true;
-    coordinator.hear(rank, announcement, now);
-  }
-
-  Verdict decide(bool busy = false) {
-    const Verdict verdict = decode_verdict(encode(coordinator.decide(busy, kFusion)));
-    for (Member& member : members) last_ran = member.act_on(verdict);
-    return verdict;
-  }
-
-  Settings settings;
-  Coordinator coordinator;
-  std::vector<Member> members;
-  std::vector<std::vector<std::string>> last_ran;
-  Clock::time_point now{};
-};
 
 void any_order_of_submission_is_fine() {
   Fixture f(2);
@@ -412,78 +316,6 @@ void random_interleavings(std::uint32_t seed) {
   check_equal(ran.size(), expected, "everything ran, seed " + std::to_string(seed));
 }
 
-void stalls_are_told_then_ended() {
-  Settings settings;
-  settings.stall_warning_seconds = 60;
-  settings.stall_abort_seconds = 600;
-  Fixture f(3, settings);
-  StallWatch watch({0, 1, 2}, {"a", "b", "c"}, settings);
-  f.submit(0, allreduce("x"));
-  f.submit(1, allreduce("y"));
-  const auto look_at = [&](int seconds) { return watch.look(f.coordinator, f.now + std::chrono::seconds(seconds)); };
-  check(look_at(59).lines.empty(), "quiet at first");
-  const auto first = look_at(61);
-  check_equal(first.lines.size(), 1U, "one line");
-  check_contains(first.lines[0], "rank");
-  check(look_at(100).lines.empty(), "not more than once a minute");
-  check_equal(look_at(122).lines.size(), 1U, "again");
-  check(look_at(599).abort_cause.empty(), "not yet");
-  const auto asks = look_at(600);
-  check(asks.ask == std::vector<int>{0, 1, 2} && asks.abort_cause.empty(), "asks those who are missing something");
-  Announcement answer;
-  answer.report = RankReport{"", "stack of rank 2"};
-  f.coordinator.hear(2, answer, f.now);
-  check(look_at(601).abort_cause.empty(), "waits for the others a moment");
-  const StallWatch::Report last = look_at(604);
-  check_equal(last.missing, 0, "as long and as many: the lowest");
-  const std::string cause = last.abort_cause;
-  for (const char* part : {"rank 0 (a) waits for 'x' from train.py:7", "rank 1 (b) waits for 'y'",
-                           "rank 2 (c) waits for nothing", "stack of rank 2", "did not answer"}) {
-    check_contains(cause, part);
-  }
-}
-
-// Rank 2 alone asks for something else, and did so first.
-void a_straying_rank_is_blamed() {
-  Settings settings;
-  settings.stall_warning_seconds = 60;
-  settings.stall_abort_seconds = 600;
-  Fixture f(4, settings);
-  StallWatch watch({4, 5, 6, 7}, {"a", "b", "c", "d"}, settings);
-  Request other = allreduce("a stray");
-  other.site = "train.py:9";
-  f.submit(2, other);
-  f.now += std::chrono::seconds(1);
-  for (const int rank : {0, 1, 3}) f.submit(rank, allreduce("x"));
-  const auto look_at = [&](int seconds) { return watch.look(f.coordinator, f.now + std::chrono::seconds(seconds)); };
-  check_contains(look_at(61).lines.at(0), "'x' has waited 61 s for rank 6; ranks 4, 5, 7 reached it at train.py:7");
-  f.now += std::chrono::seconds(590);
-  f.submit(0, allreduce("y"));
-  f.submit(1, allreduce("y"));
-  f.submit(2, allreduce("y"));  // lacks one rank, too, but not for long
-  f.now -= std::chrono::seconds(590);
-  look_at(600);
-  const auto report = look_at(604);
-  check_equal(report.missing, 2, "whom all others wait for");
-  check_equal(report.site, std::string("train.py:9"), "its own line");
-  const std::string first = report.abort_cause.substr(0, report.abort_cause.find('\n'));
-  check_contains(first, "600 s (SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS, 0 = never); 'x' from train.py:7 lacks rank 6.");
-  const Cause cause{CauseKind::kPassedLimit, 6, "c", report.abort_cause, 0, report.site, 4};
-  check_contains(cause.describe(), "the first one missing is rank 6 on host c, which waits in train.py:9.");
-}
-
-void resuming_is_told_once() {
-  Fixture f(2);
-  StallWatch watch({0, 1}, {"a", "a"}, f.settings);
-  f.submit(0, allreduce("x"));
-  check_equal(watch.look(f.coordinator, f.now + std::chrono::seconds(70)).lines.size(), 1U, "late");
-  f.submit(1, allreduce("x"));
-  f.decide();
-  const auto report = watch.look(f.coordinator, f.now + std::chrono::seconds(90));
-  check_contains(report.lines.at(0), "goes on after 90 s");
-  check(watch.look(f.coordinator, f.now + std::chrono::seconds(91)).lines.empty(), "once");
-}
-
 }  // namespace
 }  // namespace sirtaki::testing
 
@@ -505,7 +337,4 @@ int main() {
   nothing_grows_without_bound();
   a_vote_may_cross_the_eviction_of_its_slot();
   for (std::uint32_t seed = 0; seed < 500; ++seed) random_interleavings(seed);
-  stalls_are_told_then_ended();
-  a_straying_rank_is_blamed();
-  resuming_is_told_once();
 }
