@@ -1,5 +1,7 @@
 """allreduce and its forms against references computed on one rank."""
 
+import time
+
 import pytest
 import torch
 from ranks import ranks
@@ -21,6 +23,20 @@ def test_every_dtype(rank_count, op):
             result = hvd.allreduce(own, op=op, name=f"{op}.{dtype}.{shape}")
             check(result, reduced(of_all(rank_count, shape, dtype), op), f"{op} {dtype} {shape}")
             assert own.tolist() == before.tolist(), "allreduce changed its argument"
+
+
+@ranks(3, 4)
+def test_rounded_sums_are_the_same_bits_everywhere_and_every_time(rank_count):
+    """From one hand-over to many pieces, with ranks that come in another order each time."""
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        for count in (11, 3_001, 300_007):
+            own = torch.randn(count, generator=torch.Generator().manual_seed(hvd.rank())).to(dtype)
+            results = []
+            for turn in range(3):
+                time.sleep(0.003 * ((hvd.rank() + turn) % rank_count))
+                results.append(hvd.allreduce(own, op=hvd.Sum, name=f"{dtype} {count} {turn}"))
+            everybodys = hvd.allgather(torch.stack(results).view(torch.uint8))
+            assert all(torch.equal(other, results[0].view(torch.uint8)) for other in everybodys), (dtype, count)
 
 
 @ranks(2, 3)

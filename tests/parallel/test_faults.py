@@ -336,17 +336,20 @@ def test_only_one_of_several_announced(announced, advice):
     assert ".so" in ended.stderr and advice in ended.stderr, ended.stderr
 
 
-def test_ranks_with_other_settings_are_refused():
+def test_ranks_of_other_versions_and_settings_are_refused():
     body = """
 import os
 mine = os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK"))
 os.environ["SIRTAKI_DYNAMIC_PROCESS_SETS"] = os.environ["SIRTAKI_CHECK_PARAMETERS"] = mine
 import sirtaki as hvd
+from sirtaki import runtime
+runtime.__version__ = f"9.{mine}"
 hvd.init()
 """
     ended = jobs.run_script(2, body)
     assert ended.code not in (0, None), ended.output
     for number, dynamic in enumerate(("off", "on")):
+        assert f"Sirtaki 9.{number} (" in ended.output, ended.output
         expected = f"dynamic process sets {dynamic}, SIRTAKI_CHECK_PARAMETERS={number}"
         assert expected in ended.output, ended.output
 
