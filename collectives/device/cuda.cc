@@ -5,9 +5,9 @@
 #include <atomic>
 #include <vector>
 
+#include "base/error.h"
 #include "device/cuda_kernels.h"
-#include "error.h"
-#include "kernels.h"
+#include "math/kernels.h"
 
 namespace sirtaki {
 namespace {

@@ -10,7 +10,7 @@
 #include <span>
 #include <string>
 
-#include "types.h"
+#include "base/types.h"
 
 namespace sirtaki {
 

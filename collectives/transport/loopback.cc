@@ -8,7 +8,7 @@
 #include <mutex>
 #include <tuple>
 
-#include "error.h"
+#include "base/error.h"
 
 namespace sirtaki {
 namespace {

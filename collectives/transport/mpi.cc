@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "error.h"
+#include "base/error.h"
 
 namespace sirtaki {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <deque>
 
-#include "transport/mpi_communicator.h"
+#include "mpi/mpi_communicator.h"
 #include "transport/transport.h"
 
 namespace sirtaki {

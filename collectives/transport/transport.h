@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "task.h"
+#include "base/task.h"
 
 namespace sirtaki {
 

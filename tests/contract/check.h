@@ -9,8 +9,8 @@
 #include <string>
 #include <utility>
 
-#include "error.h"
-#include "task.h"
+#include "base/error.h"
+#include "base/task.h"
 
 namespace sirtaki::contract {
 

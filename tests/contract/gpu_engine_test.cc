@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "check.h"
-#include "engine.h"
+#include "engine/engine.h"
 #include "fake_device.h"
 #include "fake_nccl.h"
-#include "plane/gpu.h"
+#include "plane/gpu/gpu.h"
 #include "plane/point_to_point.h"
 #include "transport/loopback.h"
 

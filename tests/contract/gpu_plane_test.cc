@@ -10,16 +10,16 @@
 #include <vector>
 
 #include "check.h"
-#include "executor.h"
+#include "execution/executor.h"
 #include "fake_device.h"
 #include "fake_nccl.h"
-#include "half.h"
+#include "math/half.h"
 #include "ordered_plane.h"
-#include "plane/gpu.h"
-#include "plane/gpu_agreement.h"
-#include "plane/nccl.h"
+#include "plane/gpu/gpu.h"
+#include "plane/gpu/gpu_capabilities.h"
+#include "plane/gpu/staged.h"
+#include "plane/nccl/nccl.h"
 #include "plane/point_to_point.h"
-#include "plane/staged.h"
 #include "plane_suite.h"
 #include "random_operation.h"
 #include "transport/loopback.h"
@@ -217,14 +217,17 @@ void check_levels() {
 void check_agreement() {
   const GpuCard a{"card a", "2.28.9", "", ""};
   const GpuCard b{"card b", "2.28.9", "", "no NVRTC"};
-  check(agree_on_gpus({a, b}, "").nccl && !agree_on_gpus({a, b}, "").kernels, "two good cards");
-  check(!agree_on_gpus({a, b}, "mpi").nccl && agree_on_gpus({a, b}, "mpi").why_not.empty(), "told to use MPI");
-  check(agree_on_gpus({a, a}, "").why_not.find("ranks 0 and 1 use the same GPU (card a)") != std::string::npos,
-        "one card for two ranks");
+  check(common_gpu_capabilities({a, b}, "").nccl && !common_gpu_capabilities({a, b}, "").kernels, "two good cards");
+  check(!common_gpu_capabilities({a, b}, "mpi").nccl && common_gpu_capabilities({a, b}, "mpi").why_not.empty(),
+        "told to use MPI");
+  check(
+      common_gpu_capabilities({a, a}, "").why_not.find("ranks 0 and 1 use the same GPU (card a)") != std::string::npos,
+      "one card for two ranks");
   const GpuCard none{"card c", "", "libnccl.so.2: no such file", ""};
-  check(agree_on_gpus({a, none}, "nccl").refusal == "rank 1 has no NCCL: libnccl.so.2: no such file", "no NCCL");
+  check(common_gpu_capabilities({a, none}, "nccl").refusal == "rank 1 has no NCCL: libnccl.so.2: no such file",
+        "no NCCL");
   const GpuCard old{"card d", "2.20.5", "", ""};
-  check(agree_on_gpus({a, old}, "").why_not == "rank 0 has NCCL 2.28.9, rank 1 has 2.20.5", "two versions");
+  check(common_gpu_capabilities({a, old}, "").why_not == "rank 0 has NCCL 2.28.9, rank 1 has 2.20.5", "two versions");
 }
 
 // All ranks are told alike, or go the same other way and one of them says why.

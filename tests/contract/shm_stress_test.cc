@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "check.h"
-#include "plane/shm.h"
+#include "plane/shm/shm.h"
 #include "random_operation.h"
 #include "transport/loopback.h"
 

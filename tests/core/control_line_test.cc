@@ -1,10 +1,9 @@
 // Control messages that are lost, overtaken, doubled or damaged on the way are noticed, and said what happened.
-#include "control_line.h"
-
 #include <random>
 
+#include "base/error.h"
 #include "check.h"
-#include "error.h"
+#include "transport/control_channel.h"
 #include "transport/loopback.h"
 
 namespace sirtaki::testing {
@@ -49,8 +48,8 @@ class Wire {
 
  private:
   std::vector<std::unique_ptr<Transport>> transports_;
-  ControlLine sender_;
-  ControlLine receiver_;
+  ControlChannel sender_;
+  ControlChannel receiver_;
 };
 
 void what_is_whole_and_in_order_comes() {
@@ -112,7 +111,7 @@ void the_others_are_heard_still() {
   Wire wire;
   wire.pass_on(Bytes(3));
   wire.is_refused("message 1 came damaged");
-  ControlLine other(wire.of(2), kNames);
+  ControlChannel other(wire.of(2), kNames);
   wire.pass_on(Bytes(3));
   wire.nothing_comes();
   other.send(0, bytes_of(6));

@@ -1,5 +1,5 @@
 // Negotiation without threads or transports: members and a coordinator that exchange messages by hand.
-#include "coordinator.h"
+#include "coordinator/coordinator.h"
 
 #include <algorithm>
 #include <deque>
@@ -236,7 +236,7 @@ void a_vote_may_cross_the_eviction_of_its_slot() {
   Announcement late;
   late.seen = f.members[1].seen;
   late.votes = {f.members[1].submit(allreduce("a"))};
-  check(late.votes[0].slot != kNoSlot, "by slot");
+  check(late.votes[0].slot != kNoCacheSlot, "by slot");
   for (int rank : {0, 1}) f.submit(rank, allreduce("b"));
   check_equal(f.decide().forgotten.size(), 1U, "evicted");
   f.coordinator.hear(1, late, f.now);

@@ -52,8 +52,9 @@ void ranks_that_fail_at_once_agree_on_one_cause() {
   run_ranks(4, [](Engine& engine, int rank) {
     std::vector<float> data(4, 1.0F);
     if (rank % 2 == 1) {
-      Cause own{CauseKind::kException, -1, "", "ValueError: from " + std::to_string(rank), 0, "train.py:7", -1};
-      const Cause agreed = engine.fail_job(own);
+      FailureCause own{
+          FailureKind::kException, -1, "", "ValueError: from " + std::to_string(rank), 0, "train.py:7", -1};
+      const FailureCause agreed = engine.fail_job(own);
       check(agreed.rank == 1 || agreed.rank == 3, "one of those that failed");
       check_equal(agreed.text, "ValueError: from " + std::to_string(agreed.rank), "its own text");
       check(agreed.witness == agreed.rank && agreed.site == "train.py:7" && !agreed.host.empty(), "filled in");

@@ -1,5 +1,5 @@
 // Arithmetic on elements, against plain formulas.
-#include "kernels.h"
+#include "math/kernels.h"
 
 #include <algorithm>
 #include <array>
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "check.h"
-#include "dtype_dispatch.h"
-#include "half.h"
+#include "math/dtype_dispatch.h"
+#include "math/half.h"
 
 namespace sirtaki::testing {
 namespace {

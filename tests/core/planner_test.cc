@@ -1,7 +1,6 @@
 // Which requests travel together.
-#include "planner.h"
-
 #include "check.h"
+#include "fusion/fusion.h"
 
 namespace sirtaki::testing {
 namespace {

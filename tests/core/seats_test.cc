@@ -1,14 +1,13 @@
 // Where ranks work: who shares a core with whom, and who moves away.
-#include "seats.h"
-
 #include <sched.h>
 
 #include <algorithm>
 #include <memory>
 #include <new>
 
+#include "base/clock.h"
 #include "check.h"
-#include "clock.h"
+#include "host/core_placement.h"
 
 namespace sirtaki::testing {
 namespace {
@@ -46,7 +45,7 @@ void sees_who_shares_its_core(const cpu_set_t& all) {
   const auto bells = make_bells(3);
   const int here = sched_getcpu();
   stay_on(only(here));
-  const Seats seats(bells, 1);
+  const CorePlacement seats(bells, 1);
   check(!seats.shared() && !seats.shared_with(0), "nobody has said where he is");
   check_equal(bells->of(1).seat.load(), seat_of(here), "the own seat");
   bells->of(2).seat = seat_of(here);
@@ -58,7 +57,7 @@ void sees_who_shares_its_core(const cpu_set_t& all) {
 
 void counts_the_cores_of_all_ranks() {
   const auto bells = make_bells(2);
-  Seats seats(bells, 0);
+  CorePlacement seats(bells, 0);
   seats.publish();
   const cpu_set_t own = allowed_cores();
   check(CPU_EQUAL(&bells->of(0).allowed, &own), "says what it may use");
@@ -71,7 +70,7 @@ void counts_the_cores_of_all_ranks() {
 // Tries to, from a core on which a rank has begun to rest in that way.
 bool moves_away(const cpu_set_t& allowed, Rest rest) {
   const auto bells = make_bells(2);
-  Seats seats(bells, 0);
+  CorePlacement seats(bells, 0);
   stay_on(allowed);
   constexpr std::chrono::milliseconds kLong{5};
   auto begun = Clock::now();

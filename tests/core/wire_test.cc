@@ -1,12 +1,11 @@
 // The wire format: what was written is read, and nothing else is accepted.
-#include "wire.h"
-
 #include <cmath>
 #include <limits>
 #include <random>
 
+#include "agreement/messages.h"
+#include "base/serialization.h"
 #include "check.h"
-#include "messages.h"
 
 namespace sirtaki::testing {
 namespace {
@@ -26,7 +25,7 @@ Request sample_request() {
   return request;
 }
 
-Cause sample_cause() { return {CauseKind::kPassedLimit, 3, "a host", "two\nlines", 1.5e9, "train.py:41", 1}; }
+FailureCause sample_cause() { return {FailureKind::kPassedLimit, 3, "a host", "two\nlines", 1.5e9, "train.py:41", 1}; }
 
 void numbers_survive() {
   const std::uint64_t unsigned_values[] = {0, 1, 127, 128, 1ULL << 32, std::numeric_limits<std::uint64_t>::max()};
@@ -49,12 +48,12 @@ void announcements_survive() {
   announcement.seen = 12;
   announcement.leaving = true;
   announcement.failure = sample_cause();
-  announcement.report = RankReport{"", "stack"};
+  announcement.report = RankStatus{"", "stack"};
   announcement.wants_picture = true;
   announcement.votes = {{.slot = 5, .sequence = 9, .request = {}}, {.request = sample_request()}};
   const Announcement read = decode_announcement(encode(announcement));
   check_equal(read.seen, 12U, "seen");
-  check(read.leaving && read.failure == sample_cause() && read.wants_picture && read.report == RankReport{"", "stack"},
+  check(read.leaving && read.failure == sample_cause() && read.wants_picture && read.report == RankStatus{"", "stack"},
         "flags");
   check_equal(read.votes.size(), 2U, "votes");
   check_equal(read.votes[0].slot, 5, "slot");
@@ -67,14 +66,14 @@ Verdict sample_verdict() {
   verdict.number = 3;
   verdict.batches = {
       {{.slot = 1, .sequence = 2, .contributors = 3, .agreement = std::nullopt}},
-      {{.slot = kNoSlot, .sequence = 0, .contributors = 2, .agreement = Agreement{sample_request(), {4, 5}}}}};
+      {{.slot = kNoCacheSlot, .sequence = 0, .contributors = 2, .agreement = Agreement{sample_request(), {4, 5}}}}};
   verdict.refusals = {{"a", 1, "because"}};
   verdict.plan = {{7, 1}, {3}};
   verdict.forgotten = {8, 9};
   verdict.asked = {2};
   verdict.last_joined = 4;
   verdict.all_left = true;
-  verdict.picture = "all well";
+  verdict.job_status = "all well";
   verdict.failure = sample_cause();
   return verdict;
 }
@@ -88,9 +87,10 @@ void verdicts_survive() {
   check(read.batches[1][0].agreement->request == sample_request(), "agreement");
   check(read.batches[1][0].agreement->sizes == std::vector<std::int64_t>{4, 5}, "sizes");
   check_equal(read.refusals[0].message, "because", "refusal");
-  check(read.plan == std::vector<std::vector<Slot>>{{7, 1}, {3}}, "plan");
+  check(read.plan == std::vector<std::vector<CacheSlot>>{{7, 1}, {3}}, "plan");
   check(read.forgotten == std::vector<std::int64_t>{8, 9} && read.asked == std::vector<std::int64_t>{2}, "lists");
-  check(read.last_joined == 4 && read.all_left && read.failure == sample_cause() && read.picture == "all well", "end");
+  check(read.last_joined == 4 && read.all_left && read.failure == sample_cause() && read.job_status == "all well",
+        "end");
 }
 
 void a_repeated_vote_is_small() {

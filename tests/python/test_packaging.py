@@ -86,7 +86,7 @@ def test_import_loads_no_framework() -> None:
 def test_version_stands_in_one_place() -> None:
     version = PROJECT["project"]["version"]
     assert sirtaki.__version__ in (version, "0+source")  # the latter: this tree, never installed
-    rooms = ("frameworks/**/*.py", "collectives/**/*.[ch]*", "bindings/*", "CMakeLists.txt")
+    rooms = ("frameworks/**/*.py", "collectives/**/*.[ch]*", "bindings/**/*.[ch]*", "CMakeLists.txt")
     again = [file for room in rooms for file in TOP.glob(room) if file.is_file() and f'"{version}"' in file.read_text()]
     assert again == []
 
