@@ -1,4 +1,4 @@
-// Do the ranks ask for the same thing? A pure function of what they asked.
+// Compares the requests of all ranks for one collective, and combines them. Pure functions.
 #pragma once
 
 #include <memory>
@@ -14,15 +14,15 @@ namespace sirtaki {
 // One request for each rank of the group, null for a rank that has joined.
 using RequestsByRank = std::vector<std::shared_ptr<const Request>>;
 
-// One line for each rank that has asked: what for, and where from. Of many tensors it shows some, from number `from`
-// on.
+// A table with one row for each rank's request and its call site. Of many tensors it shows a few, starting with tensor
+// number `from`.
 std::string table_of(const RequestsByRank& requests, std::span<const int> global_ranks, std::size_t from = 0);
 
-// Empty when the requests fit together; otherwise what differs, and a table of every rank's request. `global_ranks` are
-// the group's ranks as users know them.
+// Empty if the requests are compatible; otherwise an error message with the first difference and the table above.
+// `global_ranks` maps ranks of the group to ranks of the job.
 std::string find_mismatch(const RequestsByRank& requests, std::span<const int> global_ranks);
 
-// What the ranks have agreed on; only after find_mismatch() found none.
+// The agreed request, with the sizes that differ by rank. Call it only if find_mismatch() returned an empty string.
 Agreement agree(const RequestsByRank& requests);
 
 // "ranks 0, 2" or "rank 1".

@@ -80,13 +80,13 @@ std::vector<StandingWait> read_standing(Reader& reader) {
   return waits;
 }
 
-// Parts of a message that are absent most of the time cost one bit each.
+// Rare parts of a message cost one bit each while they are absent.
 constexpr std::uint64_t kLeaving = 1;
 constexpr std::uint64_t kFailure = 2;
 constexpr std::uint64_t kReport = 4;
 constexpr std::uint64_t kStanding = 8;
-constexpr std::uint64_t kAsks = 16;
-constexpr std::uint64_t kWantsPicture = 32;
+constexpr std::uint64_t kWantsHeartbeat = 16;
+constexpr std::uint64_t kWantsJobStatus = 32;
 constexpr std::uint64_t kAllLeft = 1;
 constexpr std::uint64_t kAlive = 2;
 constexpr std::uint64_t kFails = 4;
@@ -129,7 +129,8 @@ Bytes encode(const Announcement& announcement) {
   writer.number(announcement.seen);
   writer.number((announcement.leaving ? kLeaving : 0) | (announcement.failure.has_value() ? kFailure : 0) |
                 (announcement.report.has_value() ? kReport : 0) | (announcement.standing.has_value() ? kStanding : 0) |
-                (announcement.asks ? kAsks : 0) | (announcement.wants_picture ? kWantsPicture : 0));
+                (announcement.wants_heartbeat ? kWantsHeartbeat : 0) |
+                (announcement.wants_job_status ? kWantsJobStatus : 0));
   if (announcement.failure.has_value()) write(writer, *announcement.failure);
   if (announcement.report.has_value()) {
     writer.text(announcement.report->doing);
@@ -147,8 +148,8 @@ Announcement decode_announcement(std::span<const std::byte> bytes) {
   announcement.seen = reader.number();
   const std::uint8_t present = reader.below(64);
   announcement.leaving = (present & kLeaving) != 0;
-  announcement.asks = (present & kAsks) != 0;
-  announcement.wants_picture = (present & kWantsPicture) != 0;
+  announcement.wants_heartbeat = (present & kWantsHeartbeat) != 0;
+  announcement.wants_job_status = (present & kWantsJobStatus) != 0;
   if ((present & kFailure) != 0) announcement.failure = read_cause(reader);
   if ((present & kReport) != 0) {
     RankStatus& report = announcement.report.emplace();

@@ -1,4 +1,4 @@
-// What members and the coordinator of a group tell each other.
+// The control messages between the members of a group and its coordinator (rank 0 of the group).
 #pragma once
 
 #include <cstdint>
@@ -14,20 +14,20 @@
 
 namespace sirtaki {
 
-// A place in the response cache.
+// The number of an entry in the response cache.
 using CacheSlot = std::int64_t;
 inline constexpr CacheSlot kNoCacheSlot = -1;
 
-// "I am ready for this request." A request that the group agreed on before goes by its slot in the response cache.
+// Says that a rank is ready for a request. A request that the group agreed on before is named by its cache slot.
 struct Vote {
   CacheSlot slot = kNoCacheSlot;
   std::uint64_t sequence = 0;  // with a slot; otherwise part of the request
   Request request;             // without a slot
-  // Of rank 0's own votes, does not travel: votes of equal epoch were asked for without waiting for any in between.
+  // Set on rank 0's own votes only, and never sent. Votes have equal epochs if the program did not wait between them.
   std::uint64_t epoch = 0;
 };
 
-// Something that a rank holds for a locked plan, or runs, and that does not move.
+// A request that makes no progress: a rank holds it for a locked plan, or its batch is running.
 struct StandingWait {
   std::string title;
   std::string site;
@@ -38,23 +38,23 @@ struct StandingWait {
 struct Announcement {
   std::uint64_t seen = 0;  // number of the last verdict that this member has acted on
   std::vector<Vote> votes;
-  bool leaving = false;                 // this rank submits nothing more
-  std::optional<FailureCause> failure;  // when this rank can't go on
+  bool leaving = false;                 // this rank will submit nothing more
+  std::optional<FailureCause> failure;  // why this rank cannot go on
   std::optional<RankStatus> report;     // answer to Verdict::asked
-  bool wants_picture = false;           // somebody asks this rank how all ranks stand
-  // All that has stood still on this rank for long; empty once it moves again.
+  bool wants_job_status = false;        // the program on this rank asks for the job status
+  // All requests that have made no progress on this rank for some time; empty once they move again.
   std::optional<std::vector<StandingWait>> standing;
-  bool asks = false;  // for a sign of life: this rank waits, and has heard nothing for long
+  bool wants_heartbeat = false;  // this rank waits, and has received nothing for a long time
 
-  bool says_something() const {
-    return !votes.empty() || leaving || failure.has_value() || report.has_value() || wants_picture ||
-           standing.has_value() || asks;
+  bool has_content() const {
+    return !votes.empty() || leaving || failure.has_value() || report.has_value() || wants_job_status ||
+           standing.has_value() || wants_heartbeat;
   }
 };
 
-// What all ranks of the group agreed on about one request. `request` is any one rank's; sizes hold what differs by
-// rank: allgather: rows of tensor t on rank r at [t * ranks + r]; alltoall: rows from rank f to rank t at [f * ranks +
-// t].
+// One request on which all ranks of the group agreed. `request` is the request of one of the ranks. `sizes` holds the
+// numbers that differ by rank. allgather: rows of tensor t on rank r at [t * ranks + r]. alltoall: rows that rank f
+// sends to rank t at [f * ranks + t].
 struct Agreement {
   Request request;
   std::vector<std::int64_t> sizes;
@@ -63,35 +63,36 @@ struct Agreement {
 struct Item {
   CacheSlot slot = kNoCacheSlot;
   std::uint64_t sequence = 0;
-  int contributors = 0;                // ranks that asked; the others have joined
-  std::optional<Agreement> agreement;  // none: the one remembered under the slot
+  int contributors = 0;                // number of ranks that voted; the others have joined
+  std::optional<Agreement> agreement;  // absent: use the agreement stored in the cache slot
 };
 
-// One batch: items that travel together, in this order.
+// One batch: the items of one collective, in this order.
 using ItemList = std::vector<Item>;
 
 struct Refusal {
-  std::string name;  // empty: all joins
+  std::string name;  // empty: refuses all pending join() calls
   std::uint64_t sequence = 0;
   std::string message;
 };
 
-// Coordinator to every member, the same bytes for all, so that all act alike.
+// Coordinator to every member. All members get the same bytes, so that all do the same.
 struct Verdict {
   std::uint64_t number = 0;
   std::vector<ItemList> batches;
   std::vector<Refusal> refusals;
-  // Batches of slots that repeat from now on without votes, after each slot has been agreed on once more (plan.h).
+  // A locked plan (locked_plan.h): batches of cache slots that repeat from now on without votes. It starts after each
+  // slot has been agreed on once more.
   std::vector<std::vector<CacheSlot>> plan;
-  std::vector<CacheSlot> forgotten;  // slots that are no longer valid
-  std::vector<std::int64_t> asked;   // ranks that are to say how they stand
-  int last_joined = -1;              // every rank has joined, this one last
+  std::vector<CacheSlot> forgotten;  // slots that are invalid from now on
+  std::vector<std::int64_t> asked;   // ranks that must send their status
+  int last_joined = -1;              // all ranks have joined; this rank was the last one
   bool all_left = false;
-  bool alive = false;                   // a sign of life; whoever has lost an earlier verdict notices it by this one
-  std::string job_status;               // how all ranks stand; empty if nobody has asked
-  std::optional<FailureCause> failure;  // the job ends
+  bool alive = false;                   // a heartbeat; its number also reveals that an earlier verdict was lost
+  std::string job_status;               // the status of all ranks, as text; empty if not requested
+  std::optional<FailureCause> failure;  // why the job ends
 
-  bool says_something() const {
+  bool has_content() const {
     return !batches.empty() || !refusals.empty() || !asked.empty() || last_joined >= 0 || all_left || alive ||
            !job_status.empty() || failure.has_value();
   }

@@ -1,4 +1,4 @@
-// How the ranks of a job stand, for people who ask.
+// The status of one rank as text for people: collectives that it waits for, and the stacks of its Python threads.
 #pragma once
 
 #include <string>
@@ -10,14 +10,14 @@
 
 namespace sirtaki {
 
-// What one rank says of itself.
+// Sent by a rank when the coordinator asks for its status.
 struct RankStatus {
-  std::string doing;   // what it finished last and what is pending; the first line follows the rank's name
-  std::string stacks;  // of its Python threads
+  std::string doing;   // the last finished collective and the pending ones; its first line follows the rank's name
+  std::string stacks;  // stacks of the rank's Python threads
   bool operator==(const RankStatus&) const = default;
 };
 
-// Something that a rank has asked for and that has not ended.
+// A collective that a rank has submitted and that has not finished.
 struct PendingCall {
   std::string title;
   Verb verb;
@@ -27,9 +27,9 @@ struct PendingCall {
 };
 
 std::string seconds_since(Clock::time_point since, Clock::time_point now);  // "3.2 s"
-// Lines, the oldest first, each indented; "" if there is nothing.
+// Indented lines, the oldest call first; "" if there are no pending calls.
 std::string list_pending(std::vector<PendingCall> pending, Clock::time_point now);
-// "rank 2 on host b" and what it says.
+// "rank 2 on host b", followed by that rank's status.
 std::string section_of(int rank, const std::string& host, const RankStatus& report);
 
 }  // namespace sirtaki

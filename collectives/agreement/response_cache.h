@@ -1,5 +1,5 @@
-// A member's side of the response cache: which slot stands for which request of its own, and what was agreed about it.
-// The coordinator decides what is in it (slots.h).
+// A member's side of the response cache: the slot of each of its own requests, and the agreement stored in that slot.
+// The coordinator alone decides which slots exist (coordinator_cache.h).
 #pragma once
 
 #include <memory>
@@ -12,14 +12,14 @@ namespace sirtaki {
 
 class ResponseCache {
  public:
-  // The vote for this request: by slot if the group agreed on it before.
+  // The vote for this request. It names the slot if the group agreed on the same request before.
   Vote vote_for(const Request& request) const;
 
-  // A verdict gave `slot` to this agreement. `own` is what this rank had asked, or null while it has joined.
+  // A verdict stored this agreement in `slot`. `own` is this rank's request, or null if this rank has joined.
   void remember(CacheSlot slot, std::shared_ptr<const Agreement> agreement, const Request* own);
   void forget(CacheSlot slot);
 
-  // Throws Error(kAborted) if the slot is not known.
+  // Throws Error(kAborted) if the slot does not exist.
   const std::shared_ptr<const Agreement>& at(CacheSlot slot) const;
 
   std::size_t size() const { return slots_.size(); }
@@ -27,7 +27,7 @@ class ResponseCache {
  private:
   struct Entry {
     std::shared_ptr<const Agreement> agreement;
-    std::string key;  // of this rank's own request; empty if it had none
+    std::string key;  // key of this rank's own request; empty if it had none
   };
 
   std::unordered_map<CacheSlot, Entry> slots_;

@@ -1,5 +1,5 @@
-// Is what came from another rank something that a rank in its senses may have sent? What decodes need not make sense;
-// what is acted on must, whatever has happened to the one that sent it.
+// Checks votes and verdicts from other ranks before this rank acts on them. A damaged message can decode without an
+// error and still hold impossible values.
 #pragma once
 
 #include "agreement/messages.h"

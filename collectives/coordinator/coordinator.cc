@@ -11,7 +11,7 @@
 namespace sirtaki {
 namespace {
 
-// Where many ranks take part a batch costs more hand-overs, so that larger ones pay.
+// A batch among many ranks needs more hand-overs between ranks, so that larger batches pay there.
 std::int64_t largest_planned_batch(std::size_t ranks) {
   constexpr std::int64_t kForTwo = std::int64_t{8} << 20;
   return kForTwo * static_cast<std::int64_t>(std::bit_width(ranks - 1));
@@ -39,14 +39,14 @@ Coordinator::Coordinator(std::vector<int> global_ranks, const Settings& settings
       seen_(size()),
       standing_(size()) {}
 
-void Coordinator::hear(int from, Announcement announcement, Clock::time_point now) {
+void Coordinator::receive(int from, Announcement announcement, Clock::time_point now) {
   const auto rank = static_cast<std::size_t>(from);
   seen_[rank] = std::max(seen_[rank], announcement.seen);
   if (announcement.report.has_value()) reports_[from] = *announcement.report;
-  job_status_wanted_ |= announcement.wants_picture;
+  job_status_wanted_ |= announcement.wants_job_status;
   if (announcement.failure.has_value()) fail(*announcement.failure);
   if (announcement.standing.has_value()) note_standing(from, *announcement.standing, now);
-  if (announcement.asks) show_life();
+  if (announcement.wants_heartbeat) send_heartbeat();
   for (const Vote& vote : announcement.votes) count(from, vote, now);
   if (announcement.leaving) leave(from);
 }
@@ -86,7 +86,7 @@ void Coordinator::count(int from, const Vote& vote, Clock::time_point now) {
 }
 
 void Coordinator::join(int from) {
-  if (joined_[static_cast<std::size_t>(from)]) return;  // several of its threads may call
+  if (joined_[static_cast<std::size_t>(from)]) return;  // several threads of that rank may call join()
   if (left_count_ > 0) return refuse_joins();
   joined_[static_cast<std::size_t>(from)] = true;
   ++joined_count_;
@@ -103,7 +103,7 @@ void Coordinator::leave(int from) {
   for (auto entry = pending_.begin(); entry != pending_.end();) settle(entry++);
 }
 
-// Not all ranks can join any more.
+// After one rank has left, the ranks can never all have joined.
 void Coordinator::refuse_joins() {
   refused_joins_ = {"", 0,
                     "join() cannot complete: " + list_ranks(global(ranks_where(left_))) +
@@ -113,7 +113,7 @@ void Coordinator::refuse_joins() {
   joined_count_ = 0;
 }
 
-// Moves an entry on if it is complete, or if it never can be.
+// Decides an entry if all votes are there, or refuses it if it can never complete.
 void Coordinator::settle(std::map<Key, Entry>::iterator position) {
   Entry& entry = position->second;
   const std::string refusal = reason_to_refuse(position->first, entry);
@@ -122,7 +122,7 @@ void Coordinator::settle(std::map<Key, Entry>::iterator position) {
     pending_.erase(position);
     return;
   }
-  // Nearly every vote ends here, so that a request costs the coordinator one look at all ranks, not one for each vote.
+  // Nearly every vote returns here. The loop over all ranks below then runs once for a request, not once for a vote.
   if (entry.votes + static_cast<std::size_t>(joined_count_) < size()) return;
   for (std::size_t rank = 0; rank < size(); ++rank) {
     if (entry.requests[rank] == nullptr && !joined_[rank]) return;
@@ -142,7 +142,7 @@ void Coordinator::settle(std::map<Key, Entry>::iterator position) {
 std::string Coordinator::reason_to_refuse(const Key& key, const Entry& entry) const {
   if (left_count_ == 0 && joined_count_ == 0) return "";
   const std::string title = title_of(key);
-  // What a rank asked for before it left can still come to its end.
+  // A request can still complete if the rank that left had voted for it before.
   bool lacks_left = false;
   for (std::size_t rank = 0; rank < size(); ++rank) lacks_left |= left_[rank] && entry.requests[rank] == nullptr;
   if (lacks_left) {
@@ -174,7 +174,7 @@ Verdict Coordinator::decide(bool planes_busy, std::int64_t fusion_threshold, boo
   verdict.number = verdicts_ + 1;
   verdict.refusals = std::exchange(refusals_, {});
   verdict.asked = std::exchange(asked_, {});
-  verdict.alive = std::exchange(shows_life_, false);
+  verdict.alive = std::exchange(heartbeat_due_, false);
   verdict.job_status = std::exchange(job_status_, "");
   verdict.failure = failure_;
   if (!ready_.empty() && !planes_busy) {
@@ -200,9 +200,9 @@ Verdict Coordinator::decide(bool planes_busy, std::int64_t fusion_threshold, boo
     joined_.assign(size(), false);
     joined_count_ = 0;
   }
-  if (left_count_ == static_cast<int>(size()) && ready_.empty() && !told_all_left_)
-    verdict.all_left = told_all_left_ = true;
-  if (verdict.says_something()) ++verdicts_;
+  if (left_count_ == static_cast<int>(size()) && ready_.empty() && !all_left_sent_)
+    verdict.all_left = all_left_sent_ = true;
+  if (verdict.has_content()) ++verdicts_;
   return verdict;
 }
 
@@ -217,7 +217,7 @@ Item Coordinator::make_item(Ready& ready, Verdict& verdict) {
     by_one_slot &= !voted || *voted == ready.entry.slots[rank];
     voted = ready.entry.slots[rank];
   }
-  // What is remembered holds only if every rank asked for it by the same slot.
+  // The cached agreement is valid only if every rank voted with the same slot.
   if (by_one_slot && voted && slots_.is_live(*voted)) {
     item.slot = *voted;
     slots_.touch(item.slot);
@@ -226,8 +226,8 @@ Item Coordinator::make_item(Ready& ready, Verdict& verdict) {
   const Verb verb = ready.agreement.request.verb;
   const bool repeats = verb != Verb::kAddProcessSet && verb != Verb::kRemoveProcessSet;
   if (repeats) {
-    // Whoever has not spoken since a verdict may still vote for what that verdict made forgotten; a rank that has
-    // joined acts on all verdicts before it votes again.
+    // A rank that has sent nothing since a verdict may still vote with a slot that this verdict removed. A rank that
+    // has joined acts on all verdicts before it votes again, so it does not count here.
     std::uint64_t seen = std::numeric_limits<std::uint64_t>::max();
     for (std::size_t rank = 0; rank < size(); ++rank) seen = std::min(seen, joined_[rank] ? seen : seen_[rank]);
     slots_.release_until(seen);
@@ -237,8 +237,8 @@ Item Coordinator::make_item(Ready& ready, Verdict& verdict) {
   return item;
 }
 
-// Only requests that every rank makes, under a name, can be foreseen. Tensors on GPUs stay with votes: a plan has
-// planes of its own, and NCCL wants what runs on one GPU in one order on all ranks.
+// A plan can hold only named requests that every rank makes. Tensors on GPUs are voted on in each step: a plan has data
+// planes of its own, and NCCL requires one order of all collectives of a GPU on all ranks.
 void Coordinator::watch_cycles(const Entry& entry, std::uint64_t sequence, const Item& item) {
   if (entry.first->verb != Verb::kAllreduce || sequence != 0 || !on_host(*entry.first)) return;
   if (item.agreement || item.contributors < static_cast<int>(size())) return cycles_.forget();
@@ -262,7 +262,7 @@ void Coordinator::lock_plan(Verdict& verdict, std::int64_t fusion_threshold) {
   }
 }
 
-void Coordinator::tell_picture(const std::string& job_status) {
+void Coordinator::set_job_status(const std::string& job_status) {
   job_status_ = job_status;
   job_status_wanted_ = false;
 }

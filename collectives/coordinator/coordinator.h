@@ -1,5 +1,5 @@
-// Rank 0's part of negotiation in one group: counts votes, checks that the ranks ask for the same, and decides what
-// runs next, in which batches. Pure logic: no threads, no transport, no clock of its own, so tests and simulations
+// Rank 0's part of negotiation in one group: counts votes, checks that all ranks request the same collective, and
+// decides which batches run next. Pure logic without threads, transport or clock, so that tests and simulations can
 // drive it.
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace sirtaki {
 
-// A request that some ranks have made and others have not.
+// A request for which some ranks have voted and others have not.
 struct Waiting {
   std::string title;
   Verb verb;
@@ -28,40 +28,41 @@ struct Waiting {
   std::vector<int> missing;
   std::vector<std::string> sites;  // of `present`
 
-  // Of those that are known; empty if none is.
+  // The first call site that is known; empty if none is.
   std::string first_site() const;
 };
 
 class Coordinator {
  public:
-  // `global_ranks`: the members, for messages.
+  // `global_ranks`: the members' ranks in the job, for error messages.
   Coordinator(std::vector<int> global_ranks, const Settings& settings);
 
-  void hear(int from, Announcement announcement, Clock::time_point now);
+  // Takes in one message of rank `from` of the group.
+  void receive(int from, Announcement announcement, Clock::time_point now);
 
-  // What every member has to act on now; says_something() is false if nothing. While the planes are busy, what is ready
-  // is held back so that it travels in fewer and larger batches.
-  // `may_plan`: no meeting of an earlier plan is under way on this rank, so that a new one can take its place.
+  // The verdict that every member must act on now; has_content() is false if there is none. While the planes are busy,
+  // ready requests are kept back, so that they form fewer and larger batches.
+  // `may_plan`: no batch of an earlier locked plan is running on this rank, so that a new plan can replace it.
   Verdict decide(bool planes_busy, std::int64_t fusion_threshold, bool may_plan = false);
 
-  // The first cause counts.
+  // Ends the job with the next verdict. Only the first cause is kept.
   void fail(const FailureCause& cause) {
     if (!failure_) failure_ = cause;
   }
   bool fails() const { return failure_.has_value(); }
-  // The next verdict goes out even if it says nothing else.
-  void show_life() { shows_life_ = true; }
-  // Has these ranks say how they stand.
+  // Makes the next verdict a heartbeat: it is sent even if it has no other content.
+  void send_heartbeat() { heartbeat_due_ = true; }
+  // Asks these ranks for their status with the next verdict.
   void ask(const std::vector<int>& ranks);
-  // What has arrived since, by rank within the group.
+  // The answers that have arrived since, by rank within the group.
   const std::map<int, RankStatus>& reports() const { return reports_; }
-  // Somebody wants to know how all ranks stand; until tell_picture().
+  // Has some rank asked for the status of all ranks? Stays true until set_job_status().
   bool job_status_wanted() const { return job_status_wanted_; }
-  void tell_picture(const std::string& job_status);
+  void set_job_status(const std::string& job_status);
 
-  // A batch of the plan was begun: what repeats beside it is no step of its own.
+  // A batch of the locked plan has begun. Requests that repeat beside a plan do not form a new plan.
   void plan_moved() { cycles_.forget(); }
-  // Somebody has left the plan, which had served for so many steps.
+  // A rank has left the locked plan after it served for this many steps.
   void plan_ended(std::uint64_t steps) { cycles_.left_after(steps); }
 
   std::vector<Waiting> waiting() const;
@@ -72,8 +73,8 @@ class Coordinator {
   using Key = std::pair<std::string, std::uint64_t>;
   struct Entry {
     RequestsByRank requests;
-    std::vector<CacheSlot> slots;          // what each rank voted with
-    std::shared_ptr<const Request> first;  // of those that came in
+    std::vector<CacheSlot> slots;          // by rank: the cache slot that it voted with
+    std::shared_ptr<const Request> first;  // the first request that arrived
     std::size_t votes = 0;
     std::uint64_t epoch = 0;  // of rank 0's vote
     Clock::time_point since;
@@ -106,7 +107,7 @@ class Coordinator {
   std::map<Key, Entry> pending_;
   std::deque<Ready> ready_;
   std::vector<Refusal> refusals_;
-  std::optional<Refusal> refused_joins_;  // told once all is under way that counts on them
+  std::optional<Refusal> refused_joins_;  // sent once no ready request counts on the joined ranks
   std::vector<bool> joined_;
   std::vector<bool> left_;
   std::vector<std::uint64_t> seen_;
@@ -115,19 +116,19 @@ class Coordinator {
     Clock::time_point since;
     std::string site;
   };
-  std::vector<std::map<std::string, Standing>> standing_;  // by rank and title: what does not move there
-  std::size_t standing_count_ = 0;                         // of all ranks
+  std::vector<std::map<std::string, Standing>> standing_;  // by rank and title: requests without progress
+  std::size_t standing_count_ = 0;                         // number of entries of all ranks
   std::map<int, RankStatus> reports_;
   bool job_status_wanted_ = false;
   std::string job_status_;
   std::vector<std::int64_t> asked_;
   std::optional<FailureCause> failure_;
-  bool shows_life_ = false;
+  bool heartbeat_due_ = false;
   std::uint64_t verdicts_ = 0;
   int joined_count_ = 0;
   int left_count_ = 0;
   int last_joined_ = -1;
-  bool told_all_left_ = false;
+  bool all_left_sent_ = false;
 };
 
 }  // namespace sirtaki

@@ -1,9 +1,9 @@
-// The coordinator's side of the response cache: requests that the group has agreed on, by slot number, so that a member
-// can vote for one again, and learn of its batch, with a few bytes.
+// The coordinator's side of the response cache: the requests that the group has agreed on, by slot number. With a slot
+// number, a member votes for such a request again in a few bytes.
 //
-// A slot that is evicted may still be named by votes that are under way. Its content is therefore kept aside until
-// every member has acted on the verdict that told it to forget the slot. Numbers are never used again, so that what was
-// agreed under one cannot be taken for something else.
+// Votes that are on their way may still name a slot that was evicted. So the content of an evicted slot is kept until
+// every member has acted on the verdict that announced the eviction. Slot numbers are never used twice, so that a slot
+// cannot be mistaken for another one.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,11 @@ class CoordinatorCache {
  public:
   explicit CoordinatorCache(int capacity) : capacity_(capacity) {}
 
-  // What member `rank` asked when the slot was made. Throws Error(kAborted) for a number that was never given out.
+  // The request of member `rank` when the slot was made. Throws Error(kAborted) for a number that was never assigned.
   const std::shared_ptr<const Request>& request_of(CacheSlot slot, int rank) const;
 
-  // A number for these requests, or kNoCacheSlot if there is no room at all. May evict the one used longest ago, whose
-  // number is then appended to `forgotten`, to be announced in the verdict with this number.
+  // Stores these requests and returns their slot, or kNoCacheSlot if the capacity is zero. It may evict the least
+  // recently used slot and then appends its number to `forgotten`. Verdict number `verdict` must announce it.
   CacheSlot add(const RequestsByRank& requests, std::uint64_t verdict, std::vector<CacheSlot>& forgotten);
 
   bool is_live(CacheSlot slot) const { return live_.contains(slot); }
@@ -39,7 +39,7 @@ class CoordinatorCache {
 
  private:
   struct Live {
-    RequestsByRank requests;  // one alone if all ranks asked the same, so that a slot costs little with many ranks
+    RequestsByRank requests;  // a single one if all ranks' requests are equal, to save memory with many ranks
     std::list<CacheSlot>::iterator position;
   };
   struct Evicted {
@@ -51,7 +51,7 @@ class CoordinatorCache {
 
   int capacity_;
   CacheSlot next_ = 0;
-  std::list<CacheSlot> by_use_;  // the most recent first
+  std::list<CacheSlot> by_use_;  // the most recently used first
   std::unordered_map<CacheSlot, Live> live_;
   std::unordered_map<CacheSlot, RequestsByRank> evicted_;
   std::deque<Evicted> evictions_;

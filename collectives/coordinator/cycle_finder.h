@@ -1,4 +1,5 @@
-// Finds out that ranks do the same step again and again, from what they agree on. Coordinator only; pure logic.
+// Detects that the ranks repeat the same step, from the sequence of agreed requests. Runs on the coordinator only; pure
+// logic.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +15,19 @@ class CycleFinder {
  public:
   struct Entry {
     CacheSlot slot;
-    std::uint64_t epoch;  // entries of equal epoch were asked for without a wait in between
+    std::uint64_t epoch;  // entries have equal epochs if the program did not wait between them
   };
 
-  // All ranks have agreed on a request that they had agreed on before.
+  // All ranks have agreed again on a request of the cache.
   void saw(Entry entry);
-  // Something came in between: nothing that was seen so far counts.
+  // Another request came in between: start anew.
   void forget();
 
-  // The step that repeats, in the order in which its requests came together. Only when nothing has followed its end, so
-  // that every rank has agreed on each of its requests equally often.
+  // The step that repeats, in the order in which its requests were agreed on. Returned only directly after the end of a
+  // step, when every rank has agreed on each of its requests equally often.
   std::optional<std::vector<Entry>> take();
 
-  // A plan made of one was left after so many steps. Whoever leaves soon has to show more patience the next time.
+  // The ranks left a plan after this many steps. If that was early, more repetitions are needed before the next plan.
   void left_after(std::uint64_t steps);
 
  private:

@@ -1,5 +1,5 @@
-// A rank uses one GPU in a group. NCCL's communicators depend on it, and a second GPU is nearly always a program that
-// forgot to choose its own.
+// Checks that a rank uses one GPU only in a group. NCCL's communicators depend on that, and a second GPU nearly always
+// means that the program forgot to select the GPU of its local rank.
 #pragma once
 
 #include <span>
@@ -14,7 +14,7 @@ class OneGpuCheck {
  public:
   explicit OneGpuCheck(std::size_t ranks) : used_(ranks, kHostDevice) {}
 
-  // What breaks the rule, as a message for all ranks; empty if nothing does, and then what the ranks use is remembered.
+  // An error message if a rank uses another GPU than before; else empty, and the GPUs are remembered.
   std::string check(const RequestsByRank& requests, std::span<const int> global_ranks);
 
  private:

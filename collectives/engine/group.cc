@@ -68,7 +68,7 @@ void Group::announce_failure(const FailureCause& cause) { announcement_.failure 
 
 void Group::answer(const RankStatus& report) { announcement_.report = report; }
 
-void Group::ask_for_job_status() { announcement_.wants_picture = true; }
+void Group::ask_for_job_status() { announcement_.wants_job_status = true; }
 
 void Group::list_pending(std::vector<PendingCall>& pending) const {
   const auto add = [&pending](const Submission& submission, std::string_view state) {
@@ -105,7 +105,7 @@ bool Group::progress(bool awaited) {
 
 bool Group::active() const {
   return !in_flight_.empty() || !joins_.empty() || moving_data() || (plan_ && (plan_->holds_anything() || meeting())) ||
-         announcement_.says_something() || (leaving_ && !all_left_) || (coordinator_ && coordinator_->has_pending());
+         announcement_.has_content() || (leaving_ && !all_left_) || (coordinator_ && coordinator_->has_pending());
 }
 
 bool Group::send_announcement() {
@@ -113,10 +113,10 @@ bool Group::send_announcement() {
   if (leaving_ && !told_leaving_ && joins_.empty() && !plan_) {
     announcement_.leaving = told_leaving_ = true;
   }
-  if (!announcement_.says_something()) return false;
+  if (!announcement_.has_content()) return false;
   const std::uint64_t seen = announcement_.seen;
   if (coordinator_) {
-    coordinator_->hear(0, std::move(announcement_), Clock::now());
+    coordinator_->receive(0, std::move(announcement_), Clock::now());
   } else {
     line_.send(0, encode(announcement_));
     ++statistics_.messages;
@@ -138,7 +138,7 @@ bool Group::take_in_messages() {
   while (line_.receive(message)) {
     moved = true;
     if (coordinator_) {
-      coordinator_->hear(message.from, decode_announcement(message.bytes), Clock::now());
+      coordinator_->receive(message.from, decode_announcement(message.bytes), Clock::now());
       continue;
     }
     ++heard_;
@@ -158,7 +158,7 @@ bool Group::coordinate() {
   // What follows it waits here as on all ranks, but for the job's end.
   if (!postponed_.empty() && !coordinator_->fails()) return false;
   Verdict verdict = coordinator_->decide(executor_.busy(), fusion_threshold_, plans_ && !meeting());
-  if (!verdict.says_something()) return false;
+  if (!verdict.has_content()) return false;
   if (transport_->size() > 1) {
     const Bytes bytes = encode(verdict);
     for (int rank = 1; rank < transport_->size(); ++rank) line_.send(rank, bytes);

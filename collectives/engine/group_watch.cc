@@ -45,7 +45,7 @@ void Group::watch() {
   StallWatch::Report report = watch_->look(*coordinator_, now);
   for (const std::string& line : report.lines) owner_.say(line);
   // Whoever is late because a verdict was lost learns so by the next one.
-  if (!report.lines.empty()) coordinator_->show_life();
+  if (!report.lines.empty()) coordinator_->send_heartbeat();
   if (!report.ask.empty()) coordinator_->ask(report.ask);
   if (!report.abort_cause.empty()) {
     const auto missing = static_cast<std::size_t>(report.missing);
@@ -87,7 +87,7 @@ void Group::listen_for_coordinator(Clock::time_point now) {
     return;
   }
   const auto silence = now - silent_since_;
-  if (!asked_ && silence > ask_after(options_.settings)) announcement_.asks = asked_ = true;
+  if (!asked_ && silence > ask_after(options_.settings)) announcement_.wants_heartbeat = asked_ = true;
   if (!asked_ || options_.settings.stall_abort_seconds <= 0) return;
   if (silence < seconds(options_.settings.stall_abort_seconds + (options_.id == 0 ? 0 : kPrecedenceSeconds))) return;
   const int own = options_.ranks[static_cast<std::size_t>(transport_->rank())];

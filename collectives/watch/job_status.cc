@@ -16,7 +16,7 @@ void JobStatus::look(Coordinator& coordinator, Clock::time_point now) {
     coordinator.ask(all);
     asked_at_ = now;
   } else if (coordinator.reports().size() == hosts_.size() || now - *asked_at_ > kPatience) {
-    coordinator.tell_picture(compose(coordinator));
+    coordinator.set_job_status(compose(coordinator));
     asked_at_.reset();
   }
 }

@@ -17,7 +17,7 @@ void any_order_of_submission_is_fine() {
   Fixture f(2);
   f.submit(0, allreduce("a"));
   f.submit(1, allreduce("b"));
-  check(!f.decide().says_something(), "nothing is ready");
+  check(!f.decide().has_content(), "nothing is ready");
   f.submit(0, allreduce("b"));
   f.submit(1, allreduce("a"));
   const Verdict verdict = f.decide();
@@ -158,7 +158,7 @@ void rows_may_change_on_one_rank() {
 void work_is_held_back_while_planes_are_busy() {
   Fixture f(2);
   for (int rank : {0, 1}) f.submit(rank, allreduce("a"));
-  check(!f.decide(true).says_something(), "held back");
+  check(!f.decide(true).has_content(), "held back");
   for (int rank : {0, 1}) f.submit(rank, allreduce("b"));
   check_equal(f.decide(false).batches[0].size(), 2U, "then together");
 }
@@ -239,7 +239,7 @@ void a_vote_may_cross_the_eviction_of_its_slot() {
   check(late.votes[0].slot != kNoCacheSlot, "by slot");
   for (int rank : {0, 1}) f.submit(rank, allreduce("b"));
   check_equal(f.decide().forgotten.size(), 1U, "evicted");
-  f.coordinator.hear(1, late, f.now);
+  f.coordinator.receive(1, late, f.now);
   f.submit(0, allreduce("a"));
   check_equal(f.decide().batches.size(), 1U, "still understood");
   check(!f.members[1].waits_for("a"), "and run");
@@ -292,13 +292,13 @@ void random_interleavings(std::uint32_t seed) {
         break;
       case 1:
         if (!up[r].empty()) {
-          coordinator.hear(static_cast<int>(r), up[r].front(), Clock::time_point());
+          coordinator.receive(static_cast<int>(r), up[r].front(), Clock::time_point());
           up[r].pop_front();
         }
         break;
       case 2: {
         const Verdict verdict = coordinator.decide(random() % 2 == 0, 100);
-        if (verdict.says_something()) {
+        if (verdict.has_content()) {
           for (auto& queue : down) queue.push_back(verdict);
         }
         break;

@@ -84,14 +84,14 @@ struct Fixture {
     announcement.seen = member.seen;
     announcement.votes = {member.submit(request)};
     const bool by_slot = announcement.votes[0].slot != kNoCacheSlot;
-    coordinator.hear(rank, decode_announcement(encode(announcement)), now);
+    coordinator.receive(rank, decode_announcement(encode(announcement)), now);
     return by_slot;
   }
 
   void leave(int rank) {
     Announcement announcement;
     announcement.leaving = true;
-    coordinator.hear(rank, announcement, now);
+    coordinator.receive(rank, announcement, now);
   }
 
   Verdict decide(bool busy = false) {

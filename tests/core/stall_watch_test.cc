@@ -29,7 +29,7 @@ void stalls_are_told_then_ended() {
   check(asks.ask == std::vector<int>{0, 1, 2} && asks.abort_cause.empty(), "asks those who are missing something");
   Announcement answer;
   answer.report = RankStatus{"", "stack of rank 2"};
-  f.coordinator.hear(2, answer, f.now);
+  f.coordinator.receive(2, answer, f.now);
   check(look_at(601).abort_cause.empty(), "waits for the others a moment");
   const StallWatch::Report last = look_at(604);
   check_equal(last.missing, 0, "as long and as many: the lowest");

@@ -49,11 +49,11 @@ void announcements_survive() {
   announcement.leaving = true;
   announcement.failure = sample_cause();
   announcement.report = RankStatus{"", "stack"};
-  announcement.wants_picture = true;
+  announcement.wants_job_status = true;
   announcement.votes = {{.slot = 5, .sequence = 9, .request = {}}, {.request = sample_request()}};
   const Announcement read = decode_announcement(encode(announcement));
   check_equal(read.seen, 12U, "seen");
-  check(read.leaving && read.failure == sample_cause() && read.wants_picture && read.report == RankStatus{"", "stack"},
+  check(read.leaving && read.failure == sample_cause() && read.wants_job_status && read.report == RankStatus{"", "stack"},
         "flags");
   check_equal(read.votes.size(), 2U, "votes");
   check_equal(read.votes[0].slot, 5, "slot");

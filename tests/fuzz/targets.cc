@@ -47,7 +47,7 @@ std::vector<Bytes> announcements() {
   votes.votes.push_back({.slot = 0, .sequence = 2, .request = {}});
   votes.standing = std::vector{StandingWait{"a", "b"}};
   Announcement last;
-  last.leaving = last.asks = last.wants_picture = true;
+  last.leaving = last.asks = last.wants_job_status = true;
   last.report = RankStatus{"waits for 'x'", "a stack"};
   Announcement failed;
   failed.failure =
@@ -139,12 +139,12 @@ void coordinate(std::span<const std::byte> bytes) {
   const auto now = Clock::now();
   Announcement before;
   before.votes = {{.request = request_of(Verb::kAllreduce, "before")}};
-  for (const int rank : kNames) coordinator.hear(rank, before, now);
+  for (const int rank : kNames) coordinator.receive(rank, before, now);
   coordinator.decide(false, 1 << 20, true);  // from now on by slot 0
   Announcement own;
   for (const Verb verb : kVerbs) own.votes.push_back({.request = request_of(verb, name_of_call(verb))});
-  coordinator.hear(0, own, now);
-  for (const int rank : {1, 2}) coordinator.hear(rank, decode_announcement(bytes), now);
+  coordinator.receive(0, own, now);
+  for (const int rank : {1, 2}) coordinator.receive(rank, decode_announcement(bytes), now);
   const Bytes verdict = encode(coordinator.decide(false, 1 << 20, true));
   if (encode(decode_verdict(verdict)) != verdict) std::abort();
   coordinator.waiting();
