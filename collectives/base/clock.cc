@@ -16,7 +16,7 @@ double wall_clock() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// A time that came from another process may be anything.
+// A time received from another process may have any value.
 std::string time_of_day(double seconds) {
   constexpr double kYear10000 = 253402300800.0;
   if (!(seconds >= 0 && seconds < kYear10000)) return "an unknown time";

@@ -1,4 +1,4 @@
-// The errors that cross the core's border. Adapters map each kind to the exception that users expect.
+// The errors that the core throws. Adapters map each kind to the exception that users expect.
 #pragma once
 
 #include <exception>
@@ -9,11 +9,11 @@ namespace sirtaki {
 
 enum class ErrorKind {
   kInvalidArgument,  // the call itself is wrong: Python ValueError
-  kPrecondition,     // ranks disagree, or the engine is not in a state to do it: HorovodInternalError
+  kPrecondition,     // ranks disagree, or the engine cannot do this now: HorovodInternalError
   kAborted,          // the job has failed or ended: HorovodInternalError
 };
 
-// Several threads may hold copies: each has its own text, whereas the standard library's exceptions share theirs.
+// Each copy has its own text. Copies of the standard library's exceptions share theirs, which is unsafe across threads.
 class Error : public std::exception {
  public:
   Error(ErrorKind kind, std::string message) : kind_(kind), message_(std::move(message)) {}

@@ -24,7 +24,7 @@ FailureKind failure_kind_of(std::string_view name) {
   return static_cast<FailureKind>(found - kNames.begin());
 }
 
-// A limit that has passed is nobody's failure for certain, and its text says who is missing.
+// When a time limit passed, no rank is surely at fault; the text already names the missing rank.
 std::string FailureCause::describe() const {
   const std::string who = "rank " + std::to_string(rank) + " on host " + host;
   const std::string when = time_of_day(time);

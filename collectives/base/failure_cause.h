@@ -1,4 +1,4 @@
-// Why a job cannot go on: recorded once, by the rank that met it first, and then the same on every rank.
+// Why a job cannot go on. The first rank with a failure records the cause once; all ranks then report the same cause.
 #pragma once
 
 #include <cstdint>
@@ -24,19 +24,19 @@ enum class FailureKind : std::uint8_t {
 inline constexpr int kFailureKindCount = 8;
 
 std::string_view name_of(FailureKind kind);  // "exception", "early exit", ...
-// Throws Error(kInvalidArgument) for what is no name of a kind.
+// Throws Error(kInvalidArgument) if the name is unknown.
 FailureKind failure_kind_of(std::string_view name);
 
 struct FailureCause {
   FailureKind kind = FailureKind::kFailedCollective;
-  int rank = -1;  // whose failure it is, global
+  int rank = -1;  // the rank that failed, global
   std::string host;
   std::string text;  // may have several lines
-  double time = 0;   // seconds since 1970, by the clock of whoever recorded it
-  std::string site;  // "train.py:41", where the program of `rank` was; empty if that is not known
+  double time = 0;   // seconds since 1970, by the clock of the rank that recorded it
+  std::string site;  // "train.py:41": where the program of `rank` was; empty if unknown
   int witness = -1;  // the rank that recorded it, global; -1: the launcher
 
-  // As exceptions and messages show it.
+  // The text that exceptions and messages show.
   std::string describe() const;
   bool operator==(const FailureCause&) const = default;
 };
@@ -44,7 +44,7 @@ struct FailureCause {
 void write(Writer& writer, const FailureCause& cause);
 FailureCause read_cause(Reader& reader);
 
-// The job has failed. `agreed`: all ranks are told this cause; otherwise another rank may have been first.
+// The job has failed. `agreed`: all ranks report this cause. Otherwise another rank's cause may come first.
 class JobFailure : public Error {
  public:
   JobFailure(FailureCause cause, bool agreed)

@@ -1,4 +1,4 @@
-// Memory that the core allocates: results whose size only the ranks together know, and room to work in.
+// Host memory that the core allocates: for results whose size depends on all ranks, and for temporary data.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ class HostBuffer {
  public:
   HostBuffer() = default;
   explicit HostBuffer(std::size_t size) : size_(size) {
-    // Even nothing gets an address, so that "allocated" and "empty" stay two things.
+    // A size of zero also gets an address, so that "allocated" and "empty" stay different.
     const std::size_t rounded = (size / kAlignment + 1) * kAlignment;
     data_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded)));
     if (data_ == nullptr) throw std::bad_alloc();

@@ -1,5 +1,5 @@
-// Bytes of a control message: little-endian integers of variable length (LEB128), strings and lists with their length
-// in front. A reader trusts nothing: every length is checked against what is left.
+// Writes and reads the bytes of control messages: integers of variable length (LEB128), strings and lists preceded by
+// their length. The reader checks every length against the remaining bytes, since a message may be damaged.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class Writer {
   Bytes bytes_;
 };
 
-// Throws Error(kAborted) on anything that Writer cannot have written.
+// Throws Error(kAborted) if Writer cannot have written these bytes.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : rest_(bytes) {}
@@ -38,7 +38,7 @@ class Reader {
   std::size_t length();
   // A number below `end`, for enumerations.
   std::uint8_t below(int end);
-  void finish() const;  // nothing may be left
+  void finish() const;  // throws if bytes are left
 
  private:
   std::span<const std::byte> take(std::size_t count);

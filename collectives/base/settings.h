@@ -1,5 +1,5 @@
-// Everything that a user may set from outside; the only reader of the environment in the core. Each SIRTAKI_X may also
-// be spelled HOROVOD_X; the former wins.
+// All settings that a user may make by environment variables. The only file of the core that reads the environment.
+// Each SIRTAKI_X may also be spelled HOROVOD_X; SIRTAKI_X takes precedence.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct Settings {
   std::int64_t fusion_threshold = std::int64_t{128} << 20;
   // SIRTAKI_CACHE_CAPACITY: requests that are remembered so that repeating them costs a few bytes; 0 turns it off.
   int cache_capacity = 4096;
-  // SIRTAKI_LOCK_PLAN: whether ranks that repeat a step may agree on it for good; 0 negotiates every step.
+  // SIRTAKI_LOCK_PLAN: 1 lets ranks that repeat a step lock it as a plan without votes; 0 negotiates every step.
   bool lock_plan = true;
   // SIRTAKI_STALL_CHECK_TIME_SECONDS: a request that lacks ranks for so long is reported, and again each such time.
   // 0, or SIRTAKI_STALL_CHECK_DISABLE=1, turns it off.
@@ -41,7 +41,7 @@ struct Settings {
   std::vector<int> thread_affinity;
   // SIRTAKI_MPI_THREADS_DISABLE=1: initialises MPI for one thread at a time rather than for any number at once.
   bool mpi_threads = true;
-  // SIRTAKI_LOG_LEVEL: trace, debug, info, warning, error or fatal. What the core has to say are warnings.
+  // SIRTAKI_LOG_LEVEL: trace, debug, info, warning, error or fatal. The core itself writes warnings only.
   bool says_warnings = true;
   // SIRTAKI_LOG_HIDE_TIME=1: without the time in front.
   bool says_time = true;
@@ -49,7 +49,7 @@ struct Settings {
   // Throws Error(kInvalidArgument) naming the variable and its value.
   static Settings from_environment();
 
-  // What must be equal on all ranks, as text for messages.
+  // The settings that must be equal on all ranks, as text for messages.
   std::string agreed() const;
 };
 

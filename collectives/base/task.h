@@ -11,13 +11,13 @@
 
 namespace sirtaki {
 
-// Something that completes by itself. ready() is cheap, makes progress, and throws if the thing failed.
+// An operation in progress. ready() is cheap, advances the operation, and throws if it failed.
 class Pending {
  public:
   virtual ~Pending() = default;
   virtual bool ready() = 0;
 
-  // Did it come forward, without being ready yet, since this was last asked? Whoever polls then waits less.
+  // Has the operation advanced since the last call, without being ready? The polling thread then waits less.
   bool took_progress() { return std::exchange(progress_, false); }
 
  protected:
@@ -35,7 +35,7 @@ class [[nodiscard]] Task {
   class PendingAwaiter;
   using Handle = std::coroutine_handle<promise_type>;
 
-  // What a suspended coroutine waits for; lives in the coroutine's frame.
+  // The operation that a suspended coroutine waits for; it lives in the coroutine's frame.
   class Awaiter {
    public:
     bool await_ready() { return poll(); }
@@ -75,7 +75,7 @@ class [[nodiscard]] Task {
   // Runs as far as it can without waiting. True once finished; throws what the coroutine threw.
   bool advance();
 
-  // Did it come forward, without being finished yet, since this was last asked?
+  // Has the task advanced since the last call, without being finished?
   bool took_progress() { return handle_ && std::exchange(handle_.promise().progress, false); }
 
  private:

@@ -1,4 +1,4 @@
-// Which ranks share a host, and the numbers that follow from it.
+// Which ranks share a host; local_rank, cross_rank and their sizes follow from that.
 #pragma once
 
 #include <string>
@@ -13,16 +13,16 @@ struct Topology {
   int local_size = 1;
   int cross_rank = 0;  // this host among those that have a rank with this local rank
   int cross_size = 1;
-  bool homogeneous = true;  // every host has as many ranks
+  bool homogeneous = true;  // every host has the same number of ranks
 };
 
-// `hosts`: an identity of each rank's host.
+// `hosts`: for each rank, a text that identifies its host.
 Topology make_topology(int rank, const std::vector<std::string>& hosts);
 
-// A number for each rank, from 0 on in the order in which hosts appear.
+// A host number for each rank; hosts are numbered from 0 in order of appearance.
 std::vector<int> number_hosts(const std::vector<std::string>& hosts);
 
-// Where a rank stands among these, or -1.
+// The index of `rank` in `ranks`, or -1.
 int index_of(const std::vector<int>& ranks, int rank);
 
 }  // namespace sirtaki

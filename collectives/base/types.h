@@ -1,4 +1,4 @@
-// The words that travel between the stations: what a tensor is, what was asked, and which ranks asked it.
+// The basic types of the core: dtypes, verbs, reduction operators, shapes, and a request for one collective.
 #pragma once
 
 #include <algorithm>
@@ -69,7 +69,7 @@ struct TensorSpec {
   bool operator==(const TensorSpec&) const = default;
 };
 
-// The tensors of one request. Never changed, so copies share them, and comparing a copy costs nothing.
+// The tensors of one request. They never change, so copies share them and comparing two copies costs nothing.
 class TensorSpecs {
  public:
   TensorSpecs() = default;
@@ -90,11 +90,11 @@ class TensorSpecs {
   std::shared_ptr<const std::vector<TensorSpec>> specs_;
 };
 
-// What one rank asks for, as the other ranks may know it: no addresses. A grouped call is one request with several
-// tensors, so it is agreed and run as one unit.
+// The collective that one rank requests, without addresses, so that it can be sent to other ranks. A grouped call is
+// one request with several tensors, so that it is agreed on and run as one unit.
 struct Request {
-  std::string name;            // without a number when the caller gave none
-  std::uint64_t sequence = 0;  // counts nameless requests of one verb; 0 when the caller named it
+  std::string name;            // if the caller gave none: the verb's name, and `sequence` is set
+  std::uint64_t sequence = 0;  // number of this unnamed request of the verb; 0 if the caller gave a name
   Verb verb = Verb::kAllreduce;
   ReduceOp op = ReduceOp::kSum;
   double prescale = 1.0;
@@ -102,9 +102,9 @@ struct Request {
   int root = -1;  // rank within the group, broadcast only
   TensorSpecs tensors;
   std::vector<std::int64_t> splits;  // alltoall: rows for each rank; process sets: their global ranks
-  std::string site;                  // "train.py:41", where the user's program asked
+  std::string site;                  // "train.py:41": the call site in the user's program
 
-  // Name and number as messages show them.
+  // Name and number, as messages show them.
   std::string title() const;
   bool operator==(const Request&) const = default;
 };

@@ -1,5 +1,5 @@
-// A shared library opened at run time. Never closed once used: libraries with threads and exit handlers do not survive
-// it.
+// A shared library opened at run time. A library in use is never closed: libraries with threads or exit handlers would
+// crash.
 #pragma once
 
 #include <string>
@@ -9,18 +9,18 @@ namespace sirtaki {
 
 class SharedLibrary {
  public:
-  // Loads the file, or joins the one that is loaded. Throws std::runtime_error with the loader's own words.
+  // Loads the file, or reuses it if it is loaded already. Throws std::runtime_error with the loader's own message.
   static SharedLibrary open(const std::string& path);
   // Files in this process whose name begins with `prefix`.
   static std::vector<std::string> loaded(const std::string& prefix);
 
-  // Null when the library does not have it.
+  // Null if the library does not define the symbol.
   void* symbol(const char* name) const;
   // True if the symbol is defined in this file itself rather than in one that it needs.
   bool defines(const char* name) const;
   // Lets libraries that are loaded later find this one's symbols.
   void make_global() const;
-  // For a library that turned out useless.
+  // Closes a library that is not used after all.
   void close();
   const std::string& path() const { return path_; }
 

@@ -1,4 +1,4 @@
-// The functions of a shared library, and which of several libraries has all that are needed.
+// Looks up functions in shared libraries, and finds the first library that has all functions that are needed.
 #pragma once
 
 #include <exception>
@@ -33,8 +33,8 @@ class SymbolReader {
   std::vector<std::string> missing_;
 };
 
-// What `bind` makes of the first of the paths that loads and suits it, that is, for which it throws nothing. Null if
-// there is none; `why` then holds what was thrown, for each path.
+// Calls `bind` with each library that loads, until one call does not throw, and returns that call's result. Null if all
+// fail; `why` then holds the error for each path.
 template <typename Bind>
 auto bind_first(const std::vector<std::string>& paths, Bind bind, std::string& why)
     -> decltype(bind(SharedLibrary::open(""))) {

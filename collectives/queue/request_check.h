@@ -1,14 +1,15 @@
-// What is wrong with a call that one rank can see by itself, before anything is sent.
+// Refuses wrong arguments that one rank can detect alone, before anything is sent.
 #pragma once
 
 #include "queue/submission.h"
 
 namespace sirtaki {
 
-// `size` and `rank`: of the group. Throws Error(kInvalidArgument) with the value that is wrong.
+// `size`: number of ranks in the group. Throws Error(kInvalidArgument) with the value that is wrong.
 void check_request(const Request& request, int size);
 
-// Memory that overlaps within one request, other than an output over its own input, could not be reduced right.
+// Refuses tensors of one request that overlap in memory, since they could not be reduced correctly. An output may be its
+// own input.
 void check_addresses(const Request& request, const std::vector<Address>& addresses);
 
 }  // namespace sirtaki

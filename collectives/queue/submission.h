@@ -1,4 +1,4 @@
-// A request together with this rank's memory. Never leaves the process.
+// A request together with this rank's memory and its Work. It never leaves the process.
 #pragma once
 
 #include <functional>
@@ -12,17 +12,17 @@
 
 namespace sirtaki {
 
-// Where one tensor lies. A null `out` asks the core (or `allocate`) for the memory, once its size is known.
+// The memory of one tensor. If `out` is null, the core or `allocate` provides the memory once the size is known.
 struct Address {
   const void* in = nullptr;
   void* out = nullptr;
 };
 
-// Gives the memory for output number `tensor` of this shape, on the engine's thread. On a GPU, what writes there is
+// Returns memory for output number `tensor` of this shape; called on the engine's thread. On a GPU, all writes to it are
 // queued on `stream`.
 using Allocate = std::function<void*(std::size_t tensor, const Shape& shape, Stream stream)>;
 
-// Whoever drops one fails its work, so that nobody waits for it for ever.
+// The destructor fails an unfinished work, so that no thread waits for it for ever.
 struct Submission {
   Submission() = default;
   Submission(Request request_, std::vector<Address> addresses_, std::shared_ptr<Work> work_, Allocate allocate_,
@@ -41,11 +41,11 @@ struct Submission {
 
   Request request;
   std::vector<Address> addresses;  // one for each tensor of the request
-  Clock::time_point since;         // when it was asked for
-  std::uint64_t epoch = 0;         // equal if no thread began to wait for anything in between
+  Clock::time_point since;         // when the program submitted it
+  std::uint64_t epoch = 0;         // submissions have equal epochs if no thread began to wait between them
   std::shared_ptr<Work> work;
   Allocate allocate;  // optional on the host
-  EventPtr ready;     // GPU: the point from which on the memory holds what is to be sent
+  EventPtr ready;     // GPU: the event after which the memory holds the data to send
 };
 
 }  // namespace sirtaki

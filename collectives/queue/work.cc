@@ -34,8 +34,8 @@ void Work::then(std::function<void(Work&)> callback) {
   if ((state_.fetch_or(kFollowed, std::memory_order_acq_rel) & kDone) != 0) std::exchange(callback_, nullptr)(*this);
 }
 
-// The waker touches the word after it is done; the engine's shared pointer keeps it alive until then. Whoever sets the
-// second of kDone and kFollowed makes the call.
+// futex_wake reads the word after the work is done; the engine's shared pointer keeps it alive until then. The thread
+// that sets the second of the bits kDone and kFollowed runs the callback.
 void Work::publish() {
   const std::uint32_t before = state_.exchange(kDone, std::memory_order_acq_rel);
   if ((before & kAwaited) != 0) futex_wake_all(state_);

@@ -16,33 +16,33 @@
 
 namespace sirtaki {
 
-// What an operation gave, beside what it wrote into the caller's memory.
+// The outcome of an operation, except what it wrote into the caller's memory.
 struct Result {
   std::vector<HostBuffer> buffers;  // one for each tensor; empty where the caller gave the memory
   std::vector<Shape> shapes;        // of each output
   std::vector<std::int64_t> received_splits;
   std::int64_t value = 0;
-  EventPtr there;  // GPU: the point at which the results are there; the work is done before that
+  EventPtr there;  // GPU: the event after which the results are in memory; the work is done before that
 };
 
 class Work {
  public:
   bool done() const { return (state_.load(std::memory_order_acquire) & kDone) != 0; }
 
-  // Done, by a failure in which memory may still be written to.
+  // Failed in such a way that the memory may still be written to.
   bool abandoned() const { return done() && error_ && error_->kind() == ErrorKind::kAborted; }
 
-  // Sleeps until done. False if a signal came first: look at it and wait again.
+  // Sleeps until done. False if a signal interrupted the wait: the caller handles the signal and waits again.
   bool wait();
 
-  // After done(): throws what went wrong, or gives the result.
+  // After done(): returns the result, or throws the error.
   Result& result();
 
-  // After done(): a point in a GPU's order that the results, and the inputs' use, come before; null on the host.
+  // After done(): the GPU event after which the results are there and the inputs are no longer read; null on the host.
   const EventPtr& there() const { return result_.there; }
 
-  // Calls back once when done: on the thread that finishes the work, or on this one if it is done already. To be called
-  // at most once. Threads that wait may wake before the call.
+  // Runs the callback once the work is done: on the thread that finishes the work, or at once on this thread. May be
+  // called once only. Waiting threads may wake before the callback runs.
   void then(std::function<void(Work&)> callback);
 
   // Engine only, once.
