@@ -18,8 +18,8 @@ struct Address {
   void* out = nullptr;
 };
 
-// Returns memory for output number `tensor` of this shape; called on the engine's thread. On a GPU, all writes to it are
-// queued on `stream`.
+// Returns memory for output number `tensor` of this shape; called on the engine's thread. On a GPU, all writes to it
+// are queued on `stream`.
 using Allocate = std::function<void*(std::size_t tensor, const Shape& shape, Stream stream)>;
 
 // The destructor fails an unfinished work, so that no thread waits for it for ever.
