@@ -1,5 +1,4 @@
-// What an MPI's binary interface consists of besides its functions' names: the values of predefined handles and
-// constants.
+// The values of predefined handles and constants in one MPI's binary interface (ABI).
 #pragma once
 
 #include <array>
@@ -9,7 +8,7 @@
 
 namespace sirtaki {
 
-// The few datatypes, operations and thread levels that are used, with numbers of our own; they index the tables below.
+// The datatypes, operations and thread levels that Sirtaki uses. Their numbers index the tables below.
 enum class MpiType : std::uint8_t {
   kInt8,
   kUint8,

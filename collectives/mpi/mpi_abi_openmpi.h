@@ -1,11 +1,11 @@
-// The interface of Open MPI: a handle is the address of an object, predefined ones are exported by the library.
+// Open MPI's ABI: a handle is the address of an object, and the library exports the predefined objects as symbols.
 #pragma once
 
 #include "mpi/mpi_abi.h"
 
 namespace sirtaki {
 
-// address(name) gives the address of an exported symbol, and notes names that are missing.
+// address(name) returns the address of an exported symbol, and records missing names.
 template <typename Address>
 MpiAbi<void*> open_mpi_abi(Address address) {
   return {

@@ -9,7 +9,7 @@ MpiCommunicator::~MpiCommunicator() {
   try {
     if (!library_->is_finalized() && !library_->is_null(comm_)) library_->free(comm_);
   } catch (const Error&) {
-    // The job has failed; its cause is known elsewhere.
+    // The job has failed already, and its cause is recorded.
   }
 }
 

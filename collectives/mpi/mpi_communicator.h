@@ -1,4 +1,4 @@
-// A communicator of our own, freed with its owner.
+// A communicator that Sirtaki made; the destructor frees it.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@ class MpiCommunicator {
   const MpiLibrary& mpi() const { return *library_; }
   const std::shared_ptr<const MpiLibrary>& library() const { return library_; }
 
-  // For when operations are still under way that can no longer be waited for.
+  // Gives the communicator up without freeing it, because unfinished operations may still use it.
   void leak() { library_ = nullptr; }
 
  private:

@@ -33,7 +33,7 @@ std::string version_of(const SharedLibrary& library) {
   return version.substr(0, version.find_last_not_of(" \t\r\n") + 1);
 }
 
-// Open MPI and MPICH answer the first question, MPICH and its relatives the second; who answers none does not.
+// Open MPI and MPICH have the first function, MPICH and its relatives the second. A library with neither cannot do it.
 bool takes_cuda_memory(const SharedLibrary& library) {
   constexpr int kCuda = 0;
   if (const auto query = reinterpret_cast<int (*)()>(library.symbol("MPIX_Query_cuda_support"))) return query() != 0;
@@ -52,7 +52,7 @@ LibraryPtr bind(const SharedLibrary& library, std::string version, MpiAbi<Handle
   return std::make_shared<LoadedMpi<Handle>>(std::move(origin), abi, calls);
 }
 
-// The standard interface says so itself; Open MPI's is told by its symbols, MPICH's only by the names of its family.
+// The standard ABI has a symbol of its own; Open MPI is recognised by its symbols, MPICH only by its version text.
 LibraryPtr bind(const SharedLibrary& library) {
   SymbolReader symbols(library);
   const std::string version = version_of(library);
@@ -63,7 +63,7 @@ LibraryPtr bind(const SharedLibrary& library) {
     return bind(library, version, standard_mpi_abi(), symbols);
   }
   if (library.symbol("ompi_mpi_comm_world") != nullptr) {
-    library.make_global();  // its plug-ins look for its symbols
+    library.make_global();  // its plug-ins need its symbols
     return bind(library, version, open_mpi_abi([&](const char* name) { return symbols.address(name); }), symbols);
   }
   for (const char* family : {"MPICH", "Intel(R) MPI", "MVAPICH"}) {
@@ -80,7 +80,7 @@ bool is_initialized(const SharedLibrary& library) {
   return call(library, "MPI_Initialized", &flag) && flag != 0;
 }
 
-// Names begin with libmpi in every implementation; Fortran and C++ companions do, too, but only forward.
+// In every implementation the file name begins with libmpi. So do the Fortran and C++ libraries, which only call it.
 std::optional<SharedLibrary> loaded_mpi() {
   std::optional<SharedLibrary> found;
   for (const std::string& path : SharedLibrary::loaded("libmpi")) {

@@ -1,5 +1,4 @@
-// Any MPI, found and loaded at run time: one build of Sirtaki serves every implementation, and none is needed to build
-// it.
+// An MPI library, loaded at run time. One build of Sirtaki works with every implementation and needs no MPI to compile.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +13,7 @@
 
 namespace sirtaki {
 
-// The bits of the library's own handles, whatever their size.
+// The bits of one of the library's handles, which are ints or pointers.
 enum class MpiComm : std::uint64_t {};
 enum class MpiRequest : std::uint64_t {};
 
@@ -28,7 +27,7 @@ class MpiLibrary {
   virtual const std::string& path() const = 0;     // of the file, as the loader found it
   virtual const std::string& version() const = 0;  // MPI_Get_library_version's text
 
-  // Does it take pointers to GPU memory? As it says itself, once initialised.
+  // Does it accept pointers to GPU memory? The library itself answers, after MPI_Init.
   virtual bool takes_gpu_memory() const = 0;
 
   virtual bool is_initialized() const = 0;
@@ -72,9 +71,9 @@ class MpiLibrary {
                                 MpiComm comm) const = 0;
 };
 
-// The MPI that this process already holds (mpi4py may have loaded one), else the first path that loads; two MPIs in one
-// process would ruin each other. Does not initialise MPI. Throws Error kPrecondition that tells for each path, in the
-// loader's own words, why not.
+// Returns the MPI that this process has loaded already (perhaps by mpi4py), else loads the first path that works. Two
+// MPIs in one process would corrupt each other. Does not initialise MPI. Throws Error kPrecondition with the loader's
+// own message for each path.
 std::shared_ptr<const MpiLibrary> load_mpi(std::span<const std::string> paths);
 
 // "path", "version" and "abi", for people.

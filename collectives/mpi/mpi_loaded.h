@@ -15,7 +15,7 @@
 
 namespace sirtaki {
 
-// Where the library is and what it calls itself.
+// The library's path and its own version text.
 struct MpiOrigin {
   std::string path;
   std::string version;

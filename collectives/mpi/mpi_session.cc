@@ -12,7 +12,7 @@
 namespace sirtaki {
 namespace {
 
-constexpr int kGroupTag = 7461;  // apart from tags that a user's own MPI_Comm_create_group may use at the same time
+constexpr int kGroupTag = 7461;  // unlikely in a program's own MPI_Comm_create_group at the same time
 
 std::string name_of(MpiThreads threads) {
   constexpr std::array<std::string_view, kMpiThreadsCount> names = {"MPI_THREAD_SINGLE", "MPI_THREAD_FUNNELED",

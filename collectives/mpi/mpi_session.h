@@ -1,5 +1,5 @@
-// MPI's life in this process. MPI can be initialised only once, so the one MpiSession outlives engines: it is made at
-// the first init, kept, and finalised at the process's end. Used by the binding, on the thread that initialises.
+// Initialises and finalises MPI for this process. MPI can be initialised only once, so the session outlives engines: it
+// is made by the first init() and finalised when the process ends. Only the thread that calls init() uses it.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace sirtaki {
 
 class MpiSession {
  public:
-  // Initialises MPI unless somebody has. Throws Error kPrecondition if MPI has been finalised, or if it does not let
-  // another thread than the one that initialised it call MPI.
+  // Initialises MPI unless the program has done so. Throws Error kPrecondition if MPI has been finalised, or if it does
+  // not let another thread than the one that initialised it call MPI.
   explicit MpiSession(std::shared_ptr<const MpiLibrary> library, MpiThreads wanted = MpiThreads::kMultiple);
 
   const MpiLibrary& library() const { return *library_; }
@@ -26,10 +26,10 @@ class MpiSession {
   MpiCommunicator world() const;
   // The value of a user's communicator handle (an int or an address). Throws kInvalidArgument for a null one.
   MpiCommunicator duplicate(std::uint64_t handle) const;
-  // Ranks of MPI_COMM_WORLD, this process among them, in the order that they shall have. Throws kInvalidArgument.
+  // `ranks` of MPI_COMM_WORLD, including this process, in the order of their new ranks. Throws kInvalidArgument.
   MpiCommunicator of_ranks(std::span<const int> ranks) const;
 
-  // Only if it was initialised here and nobody has finalised it. Collective over MPI_COMM_WORLD.
+  // Does nothing unless this object initialised MPI and MPI is not finalised yet. Collective over MPI_COMM_WORLD.
   void finalize();
 
  private:

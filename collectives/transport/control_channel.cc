@@ -10,14 +10,14 @@
 namespace sirtaki {
 namespace {
 
-// At the end of a message.
+// Stands at the end of a message.
 struct Seal {
   std::uint32_t number;
   std::uint32_t checksum;
 };
 static_assert(sizeof(Seal) == ControlChannel::kSealBytes);
 
-// Every step can be undone for a given word, so that no damage within one word goes unseen before the last step.
+// Every step is reversible, so that a change within one word always changes the value before the last step.
 std::uint64_t mix(std::uint64_t hash, std::uint64_t word) {
   hash = (hash ^ word) * 0x9e3779b97f4a7c15U;
   return hash ^ (hash >> 32);

@@ -1,5 +1,5 @@
-// Control messages between rank 0 of a group and the others, each with its number and a checksum: one that is lost,
-// overtaken, doubled or damaged on the way ends the job with that cause before anybody acts on what follows.
+// Sends control messages between rank 0 of a group and the other ranks. Each message has a number and a checksum. A
+// lost, reordered, repeated or damaged message ends the job before the receiver acts on any later message.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@ namespace sirtaki {
 
 class ControlChannel {
  public:
-  // What a message grows by.
+  // Bytes that the number and the checksum add to a message.
   static constexpr std::size_t kSealBytes = 8;
 
-  // `names`: the ranks as users know them, by rank within the group. `before`: how many messages each pair has sent in
-  // either direction over this transport by another line.
+  // `names`: the global rank of each rank of the group. `before`: number of messages that each pair has exchanged over
+  // this transport before.
   ControlChannel(Transport& transport, std::vector<int> names, std::uint32_t before = 0);
 
   void send(int to, Bytes bytes);
-  // The next message that has arrived, and false when there is none. Throws Error(kAborted), once for each peer, for
-  // one that is not what its sender has sent next; what follows it from there is dropped.
+  // Takes the next message that has arrived; false if there is none. Throws Error(kAborted), once for each peer, if the
+  // number or checksum is wrong. Later messages of that peer are dropped.
   bool receive(Message& message);
 
  private:
