@@ -14,7 +14,7 @@
 namespace sirtaki {
 namespace {
 
-// In which what is queued may end when the group does.
+// Time for queued work to finish when the group ends.
 constexpr std::chrono::seconds kFarewell{10};
 
 class GpuPlane final : public DataPlane {
@@ -29,7 +29,7 @@ class GpuPlane final : public DataPlane {
     return query.device != kHostDevice && moves_data(query.verb);
   }
 
-  // By the way that tensors take, from when that is known.
+  // By data path (NCCL, MPI, host), once that is agreed on.
   void count_uses(PlaneUses& uses) override { uses_ = &uses; }
 
   void begin(const StreamPosition& position) override;
@@ -136,14 +136,14 @@ GpuPlane::~GpuPlane() {
     while (last_ != nullptr && !last_->reached() && std::chrono::steady_clock::now() < limit) {
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
-    if (last_ != nullptr && !last_->reached()) abort_nccl();  // other ranks are gone
+    if (last_ != nullptr && !last_->reached()) abort_nccl();  // other ranks have left
     nccl_.reset();
     hierarchical_.reset();
     mpi_.reset();
     staged_.reset();
     device_->destroy(stream_);
   } catch (const Error&) {
-    // The GPU has failed; whoever waits for results has been told, or will be by the framework.
+    // The GPU has failed; threads that wait for results get the error from here or from the framework.
   }
 }
 
@@ -152,7 +152,7 @@ void GpuPlane::begin(const StreamPosition& position) {
   if (device_ == nullptr) {
     try {
       device_ = &options_.devices(has_joined ? options_.usual() : position.device);
-    } catch (const Error& error) {  // of this rank alone; the others go on without it
+    } catch (const Error& error) {  // on this rank only; the other ranks continue without this GPU
       throw Error(ErrorKind::kAborted, error.what());
     }
     stream_ = device_->make_stream();
@@ -200,7 +200,7 @@ std::string_view GpuPlane::way() const {
   return mpi_ != nullptr ? "gpu-mpi" : "gpu-host";
 }
 
-// With two levels NCCL is never asked to go from host to host, which it may have no network for.
+// With two levels NCCL never works between hosts, where it may have no network.
 Task GpuPlane::connect(std::shared_ptr<const NcclLibrary> library, const GpuCard& own,
                        const GpuCapabilities& agreement) {
   if (options_.levels == nullptr) {
@@ -236,7 +236,7 @@ bool GpuPlane::watch() {
   const bool unfinished = last_ != nullptr && !last_->reached();
   if (nccl_ != nullptr) nccl_->check_queued();
   if (hierarchical_ != nullptr) hierarchical_->check_queued();
-  // NCCL does not notice: what a GPU waits for in another one's memory has nobody that would tell.
+  // NCCL does not notice a dead process on this host: its kernel polls the peer's memory for ever.
   const int dead = unfinished && options_.dead_rank ? options_.dead_rank() : -1;
   if (dead >= 0) {
     throw Error(ErrorKind::kAborted,
@@ -255,7 +255,7 @@ void GpuPlane::abort() {
   try {
     abort_nccl();
   } catch (const Error&) {
-    // The GPU itself has failed; that is the cause that everybody is being told.
+    // The GPU itself has failed; that error is the job's cause already.
   }
 }
 

@@ -1,7 +1,7 @@
-// The plane for tensors on GPUs: by NCCL where all ranks have it and it can do what is asked, otherwise straight by an
-// MPI that takes GPU memory, otherwise by way of host memory and the planes for that; or, if asked, by NCCL in each
-// host and otherwise between hosts. Which, the ranks agree on when the first GPU tensor comes, so that a job without
-// any never touches a GPU.
+// The data plane for tensors on GPUs. It uses NCCL where all ranks have it and NCCL supports the operation; else an MPI
+// that accepts GPU memory; else pinned host memory and the planes for host memory. On request NCCL works within each
+// host and another plane between hosts. The ranks agree on this at the first GPU tensor, so that a job without GPU
+// tensors never touches a GPU.
 #pragma once
 
 #include <functional>
@@ -20,15 +20,15 @@ namespace sirtaki {
 
 struct GpuOptions {
   Devices devices;
-  std::function<int()> usual;  // the GPU of a rank that has submitted no GPU tensor yet, and has joined
+  std::function<int()> usual;  // the GPU of a rank that has joined before it submitted a GPU tensor
   std::function<std::shared_ptr<const NcclLibrary>(std::string& why)> load_nccl;
-  // The group's communicator, if this rank's MPI takes GPU memory; it outlives the plane.
+  // The group's communicator, if this rank's MPI accepts GPU memory; it outlives the plane.
   const MpiCommunicator* mpi = nullptr;
-  // If the group is to allreduce in two levels, within each host and between them.
+  // Set if allreduce works in two levels: within each host, and between hosts.
   std::unique_ptr<HostLevels> levels;
   std::string operations;                        // as Settings::gpu_operations
   std::function<void(const std::string&)> tell;  // one line for people
-  std::function<int()> dead_rank;                // of the job: one whose process has died, -1 if none is known
+  std::function<int()> dead_rank;                // global rank of a dead process, -1 if none is known
 };
 
 // The host planes and the transport outlive it.

@@ -1,5 +1,5 @@
-// Collectives on GPU memory by an MPI that takes such memory: its pointers go straight to MPI. Tensors that are reduced
-// are gathered into a buffer on the GPU first, in the dtype in which they travel, so that MPI only adds up.
+// Collectives on GPU memory by an MPI that accepts such memory. Tensors that are reduced are first gathered into a
+// buffer on the GPU, in the dtype of the reduction, so that MPI only adds.
 #pragma once
 
 #include <span>
@@ -12,13 +12,13 @@ namespace sirtaki {
 
 class MpiGpuCollectives {
  public:
-  // The communicator outlives it. `kernels`: can all ranks convert? Without, nothing is reduced.
+  // The communicator outlives it. `kernels`: can all ranks convert dtypes on the GPU? Without kernels it cannot reduce.
   MpiGpuCollectives(const MpiCommunicator& communicator, Device& device, Stream stream, bool kernels);
   ~MpiGpuCollectives();
   MpiGpuCollectives(const MpiGpuCollectives&) = delete;
   MpiGpuCollectives& operator=(const MpiGpuCollectives&) = delete;
 
-  // `bytes`: as in PlaneQuery, 0 for allreduce and broadcast, which go in pieces.
+  // `bytes`: as in PlaneQuery, 0 for allreduce and broadcast, which work piece by piece.
   bool can_move(std::int64_t bytes) const;
   bool can_reduce(const Reduction& reduction, std::int64_t bytes) const;
 
@@ -29,7 +29,7 @@ class MpiGpuCollectives {
   Task alltoall(std::size_t element_size, const Exchange& exchange);
 
  private:
-  // What was queued on the stream has happened, so that MPI may read; nothing else tells it.
+  // Waits until the work queued on the stream has finished: MPI does not know streams.
   PendingPtr quiet();
   PendingPtr completion(MpiRequest request);
   std::byte* room(DeviceMemory& memory, std::size_t bytes);

@@ -23,13 +23,13 @@ std::vector<std::int64_t> starts_of(std::span<const std::int64_t> counts) {
   return starts;
 }
 
-// Of a spread that goes round by round, the next elements of every rank's part: what one round takes.
+// One round of a large allgather or reducescatter: the next elements of every rank's part.
 struct Round {
   std::vector<std::int64_t> counts;  // by rank
-  std::vector<StagingCopy> parts;    // one after the other in the room
+  std::vector<StagingCopy> parts;    // one after the other in the buffer
   std::int64_t total = 0;            // elements of all parts
-  std::vector<StagingCopy> own;      // this rank's, behind them
-  std::int64_t needed = 0;           // elements of room
+  std::vector<StagingCopy> own;      // this rank's part, behind them
+  std::int64_t needed = 0;           // buffer size in elements
 };
 
 // `whole`: memory of all ranks' parts; `part`: of this rank's alone.
@@ -56,8 +56,7 @@ std::vector<Round> rounds_of(const Spread& spread, int rank, std::size_t size, c
   return rounds;
 }
 
-// Reduces tensors or parts of some, one after the other in the room. Those without memory are of a rank that has
-// joined.
+// Reduces tensors or parts of tensors, one after the other in the buffer. A rank that has joined has no memory for them.
 StagingStep reduction_step(DataPlane& host, const Reduction& reduction, std::span<const Segment> parts) {
   StagingStep step;
   std::vector<std::pair<std::int64_t, std::int64_t>> absent;
@@ -98,7 +97,7 @@ Task StagedCollectives::allreduce(PlaneQuery query, Reduction reduction, std::sp
   const std::size_t size = size_of(reduction.dtype);
   DataPlane& host = host_plane(query);
   std::vector<StagingStep> steps;
-  if (reduction.op == ReduceOp::kAdasum) {  // looks at each tensor as a whole
+  if (reduction.op == ReduceOp::kAdasum) {  // works on each tensor as a whole
     for (const Segment& segment : segments) {
       if (segment.count > 0) steps.push_back(reduction_step(host, reduction, {&segment, 1}));
     }
@@ -183,7 +182,7 @@ Task StagedCollectives::reducescatter(PlaneQuery query, Reduction reduction, con
   co_await rooms_.run(std::move(steps), size);
 }
 
-// In one go: a rank knows only what it sends and receives itself, so that ranks could not agree on a number of rounds.
+// In one round: a rank knows only its own sizes, so the ranks could not agree on a number of rounds.
 Task StagedCollectives::alltoall(PlaneQuery query, std::size_t element_size, const Exchange& exchange) {
   DataPlane& host = host_plane(query);
   const std::int64_t sent = starts_of(exchange.send_counts).back();

@@ -1,6 +1,6 @@
-// Collectives on GPU memory by way of pinned host memory: pieces are copied to the host, a plane for host memory
-// combines them, and the results are copied back. Several pieces are under way at once, so that copies in both
-// directions run beside the collective.
+// Collectives on GPU memory by way of pinned host memory. Pieces are copied to the host, a plane for host memory
+// combines them, and the results are copied back. Several pieces are in progress at once, so that copies in both
+// directions overlap the collective.
 #pragma once
 
 #include <span>
@@ -15,11 +15,11 @@ namespace sirtaki {
 
 class StagedCollectives {
  public:
-  // `stream`: work before is ordered before these collectives, and work after them after their results.
+  // These collectives start after the work queued on `stream` before, and later work waits for their results.
   StagedCollectives(Device& device, Stream stream, int rank, std::vector<DataPlane*> host_planes)
       : device_(device), stream_(stream), rank_(rank), host_planes_(std::move(host_planes)), rooms_(device, stream) {}
 
-  // As in DataPlane, on GPU memory. The query says what the host planes are asked for.
+  // As in DataPlane, on GPU memory. The query selects the host plane.
   Task allreduce(PlaneQuery query, Reduction reduction, std::span<const Segment> segments);
   Task broadcast(PlaneQuery query, int root, std::size_t element_size, std::span<const Segment> segments);
   Task allgather(PlaneQuery query, std::size_t element_size, const Spread& spread);

@@ -18,7 +18,7 @@ class Reached final : public Pending {
   EventPtr event_;
 };
 
-// Whole elements of one size, whatever they mean.
+// Elements of one size, of any dtype.
 DType bits_of(std::size_t element_size) {
   constexpr std::array<DType, 4> kBits = {DType::kUint8, DType::kUint16, DType::kUint32, DType::kUint64};
   for (const DType dtype : kBits) {
@@ -61,7 +61,7 @@ void StagingBuffers::make_room(Room& room, std::size_t bytes) {
   }
 }
 
-// Many small tensors become one copy, where there are kernels to gather them.
+// Many small tensors become one copy, if kernels can gather them.
 bool StagingBuffers::packs(std::span<const StagingCopy> copies, Room& room) {
   if (copies.size() < 2 || !device_.lacks_kernels().empty()) return false;
   if (room.packed.size() < room.host.size()) {
@@ -76,7 +76,7 @@ std::byte* StagingBuffers::place_of(const StagingCopy& copy, const DeviceMemory&
   return packed.data() + static_cast<std::size_t>(copy.position) * element_size;
 }
 
-// All that lies between the first and the last of the copies, in packed memory.
+// The range from the first to the last of the copies, in packed memory.
 StagingCopy StagingBuffers::span_of(std::span<const StagingCopy> copies, const Room& room, std::size_t element_size) {
   const StagingCopy& first = copies.front();
   const StagingCopy& last = copies.back();
@@ -93,7 +93,7 @@ void StagingBuffers::move(std::span<const StagingCopy> copies, Room& room, std::
   }
 }
 
-// Copies to the host; several tensors are packed first, for a copy costs as much time as many kilobytes.
+// Copies to the host; several tensors are packed first, because starting a copy takes as long as copying many kilobytes.
 void StagingBuffers::fetch(const StagingStep& step, Room& room, std::size_t element_size) {
   make_room(room, static_cast<std::size_t>(step.count) * element_size);
   if (room.free != nullptr) room.free->hold_back(to_host_);

@@ -1,5 +1,5 @@
-// Pinned host memory through which GPU memory passes, piece by piece: a few rooms, so that copies in both directions
-// run beside what is done with the pieces on the host.
+// Pinned host memory through which GPU memory passes piece by piece. There are several buffers, so that copies in both
+// directions overlap the work on the host.
 #pragma once
 
 #include <array>
@@ -13,31 +13,31 @@
 
 namespace sirtaki {
 
-// Between GPU memory and a room: `count` elements at element `position` of the room.
+// A copy between GPU memory and a buffer: `count` elements at element `position` of the buffer.
 struct StagingCopy {
   const std::byte* memory;
   std::int64_t position;
   std::int64_t count;
 };
 
-// What one room is used for at a time. `combine` works in the room, after fill() has put there what no copy brings.
+// One use of a buffer. `combine` works in the buffer, after the copies, and after fill() has set the remaining elements.
 struct StagingStep {
   std::vector<StagingCopy> in;
   std::vector<StagingCopy> out;
-  std::int64_t count = 0;  // elements of room that it needs
+  std::int64_t count = 0;  // buffer size in elements
   std::function<void(std::byte* room)> fill;
   std::function<Task(std::byte* room)> combine;
 };
 
 class StagingBuffers {
  public:
-  // `stream`: what was queued there comes before all copies, and what is queued later after them.
+  // All copies start after the work queued on `stream` before, and later work on it waits for them.
   StagingBuffers(Device& device, Stream stream);
   ~StagingBuffers();
   StagingBuffers(const StagingBuffers&) = delete;
   StagingBuffers& operator=(const StagingBuffers&) = delete;
 
-  // One step after the other, copies ahead and behind.
+  // Runs the steps in order; copies of neighbouring steps overlap.
   Task run(std::vector<StagingStep> steps, std::size_t element_size);
 
  private:
@@ -45,7 +45,7 @@ class StagingBuffers {
     DeviceMemory host;
     DeviceMemory packed;  // on the GPU, where many small tensors become one copy
     EventPtr fetched;
-    EventPtr free;  // what was in it has been copied back
+    EventPtr free;  // reached when its contents have been copied back
   };
 
   void fetch(const StagingStep& step, Room& room, std::size_t element_size);
@@ -64,7 +64,7 @@ class StagingBuffers {
   bool busy_ = false;
 };
 
-// Something to await: the point is reached.
+// Ready when the event is reached.
 PendingPtr reached(EventPtr event);
 
 }  // namespace sirtaki

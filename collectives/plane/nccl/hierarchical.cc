@@ -9,7 +9,7 @@
 namespace sirtaki {
 namespace {
 
-// What is packed at a time, at most. The slices of it go between hosts in pieces, several at a time.
+// Largest size of the packed buffer. Its slices are sent between hosts in pieces, several at a time.
 constexpr std::int64_t kPieceBytes = std::int64_t{64} << 20;
 
 std::vector<DataPlane*> all_of(const std::vector<std::unique_ptr<DataPlane>>& planes) {
@@ -51,7 +51,7 @@ bool HierarchicalNccl::can_reduce(const Reduction& reduction) const {
 
 std::byte* HierarchicalNccl::room(std::size_t bytes) {
   if (buffer_.size() >= bytes) return buffer_.data();
-  if (buffer_.data() != nullptr) device_.record(stream_)->block();  // what is queued uses the old one
+  if (buffer_.data() != nullptr) device_.record(stream_)->block();  // queued work uses the old buffer
   buffer_ = {};
   buffer_ = device_.allocate(bytes);
   if (buffer_.data() != nullptr) return buffer_.data();
@@ -81,7 +81,7 @@ Task HierarchicalNccl::allreduce(Reduction reduction, std::span<const Segment> s
   const std::size_t wire_size = size_of(wire);
   PieceWalk walk(segments, {.piece = kPieceBytes / static_cast<std::int64_t>(wire_size), .direct = kPackAll});
   for (Piece piece; walk.next(piece);) {
-    // Slices of equal length, each at a multiple of 16 bytes; nobody looks at what fills them up.
+    // Slices of equal length, each at a multiple of 16 bytes; the padding is never read.
     const std::int64_t unit = 16 * local_size_;
     const std::int64_t whole = (piece.count + unit - 1) / unit * unit;
     std::byte* buffer = room(static_cast<std::size_t>(whole) * wire_size);

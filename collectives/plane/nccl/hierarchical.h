@@ -1,7 +1,7 @@
-// Allreduce of GPU tensors for ranks on several hosts: NCCL adds up within each host and leaves every rank a slice, MPI
-// adds the slices up between hosts (or the planes for host memory do, by way of pinned memory), and NCCL spreads the
-// results within the host. So each byte crosses the network once for each host, through as many processes as it has
-// ranks. 16-bit floats travel and accumulate in float32 and are rounded once.
+// Allreduce of GPU tensors among several hosts. NCCL reduce-scatters within each host, so that every rank has one slice.
+// MPI, or the planes for host memory, sum the slices between hosts, and NCCL gathers them within the host. Each byte
+// crosses the network once for each host, and all ranks of a host share that work. 16-bit floats are sent and summed in
+// float32 and rounded once.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,12 @@
 
 namespace sirtaki {
 
-// The two levels of a group, and what can travel between hosts.
+// The two levels of a group, and the planes between hosts.
 struct HostLevels {
   std::unique_ptr<Transport> host;  // this rank's host
-  std::unique_ptr<Transport> rail;  // this rank's place on every host
+  std::unique_ptr<Transport> rail;  // the ranks with this local rank on all hosts
   std::vector<std::unique_ptr<DataPlane>> rail_planes;
-  const MpiCommunicator* rail_mpi = nullptr;  // the rail's, if this rank's MPI takes GPU memory
+  const MpiCommunicator* rail_mpi = nullptr;  // of `rail`, if this rank's MPI accepts GPU memory
 };
 
 // Collective over the group; blocks. Null on all ranks, with the reason in `why`, unless there are several hosts with
@@ -35,7 +35,7 @@ std::unique_ptr<HostLevels> make_host_levels(Transport& transport, const std::ve
 
 class HierarchicalNccl {
  public:
-  // The levels outlive it. `mpi`: the MPI of all ranks takes GPU memory.
+  // The levels outlive it. `mpi`: the MPI of all ranks accepts GPU memory.
   HierarchicalNccl(std::shared_ptr<const NcclLibrary> library, Device& device, Stream stream, const HostLevels& levels,
                    const NcclMembers& host_members, bool mpi);
 

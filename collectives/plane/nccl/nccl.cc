@@ -51,7 +51,7 @@ std::byte* NcclCollectives::room(DeviceMemory& memory, std::int64_t bytes, const
   const auto size = static_cast<std::size_t>(bytes);
   if (memory.size() >= size) return memory.data();
   Device& device = communicator_.device();
-  if (memory.data() != nullptr) device.record(communicator_.stream())->block();  // what is queued uses the old one
+  if (memory.data() != nullptr) device.record(communicator_.stream())->block();  // queued work uses the old buffer
   memory = {};
   memory = device.allocate(size);
   if (memory.data() != nullptr) return memory.data();
@@ -61,7 +61,7 @@ std::byte* NcclCollectives::room(DeviceMemory& memory, std::int64_t bytes, const
                                        "a limit for the framework's own pool.");
 }
 
-// Gives memory to what a rank that has joined contributes.
+// Gives memory to the neutral values that a rank contributes after join().
 std::vector<Segment> NcclCollectives::with_scratch(DType dtype, ReduceOp op, std::vector<Segment> segments) {
   std::int64_t absent = 0;
   for (const Segment& segment : segments) absent += segment.in == nullptr ? segment.count : 0;
@@ -76,7 +76,7 @@ std::vector<Segment> NcclCollectives::with_scratch(DType dtype, ReduceOp op, std
   return segments;
 }
 
-// The packed elements; what lies between the parts is reduced as well, and nobody looks at it.
+// The packed elements. The padding between the parts is reduced as well and never read.
 Segment NcclCollectives::pack(const Reduction& reduction, const NcclReduction& how, const NcclFilling& filling) {
   std::byte* buffer = room(packed_, filling.bytes, "the fusion buffer");
   std::vector<Part> parts;
@@ -148,7 +148,7 @@ Task NcclCollectives::broadcast(int root, std::size_t element_size, std::span<co
   });
 }
 
-// Parts of unequal length are broadcast, each by its owner, in one group.
+// Parts of unequal length: each owner broadcasts its part, in one NCCL group.
 Task NcclCollectives::allgather(std::size_t element_size, const Spread& spread) {
   if (sum(spread.counts) == 0) co_return;
   NcclWay way = way_of(Verb::kAllgather, DType::kUint8, all_equal(spread.counts) ? 1 : 0, spread.counts);

@@ -1,5 +1,5 @@
-// Collectives on GPU memory by NCCL. Large tensors are reduced where they lie, in one group with a buffer into which
-// the small ones are packed. A verb ends when all is queued on the stream.
+// Collectives on GPU memory by NCCL. Large tensors are reduced in place, in one NCCL group with a buffer that holds the
+// small ones. A verb returns when its work is queued on the stream.
 #pragma once
 
 #include <memory>
@@ -26,9 +26,9 @@ class NcclCollectives {
   void check_queued() const { communicator_.check_queued(); }
   void abort() { communicator_.abort(); }
 
-  // Without kernels, what NCCL cannot calculate by itself (16-bit integers, scaled integers, ...) is not to be had.
+  // Without kernels, operations that NCCL lacks (16-bit integers, scaled integers, ...) are not supported.
   bool can_reduce(const Reduction& reduction) const;
-  // `wire`: as in nccl_reduction(). It takes kernels.
+  // `wire`: as in nccl_reduction(); it needs kernels.
   Task allreduce(Reduction reduction, std::span<const Segment> segments, std::optional<DType> wire = std::nullopt);
   Task broadcast(int root, std::size_t element_size, std::span<const Segment> segments);
   Task allgather(std::size_t element_size, const Spread& spread);

@@ -12,7 +12,7 @@ namespace sirtaki {
 namespace {
 
 constexpr std::chrono::seconds kFarewell{5};
-// A program whose collectives are always new ones needs no memory of them.
+// Bounds the memory of a program whose collectives are always new.
 constexpr std::size_t kMostWays = 4096;
 
 }  // namespace
@@ -25,7 +25,7 @@ NcclCommunicator::~NcclCommunicator() {
   try {
     if (comm_ != nullptr) leave();
   } catch (const Error&) {
-    // The GPU, or its driver at the end of the process, has gone before.
+    // The GPU has failed, or its driver was unloaded at process exit.
   }
 }
 
@@ -41,7 +41,7 @@ void NcclCommunicator::leave() {
   });
   const auto limit = std::chrono::steady_clock::now() + kFarewell;
   while (!farewell.ready()) {
-    if (std::chrono::steady_clock::now() >= limit) return abort();  // it waits for ranks that are gone
+    if (std::chrono::steady_clock::now() >= limit) return abort();  // it waits for ranks that have left
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }

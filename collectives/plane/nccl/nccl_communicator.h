@@ -1,7 +1,6 @@
-// One NCCL communicator, on one stream. NCCL's calls that have to meet other ranks (making a communicator, the first
-// collective that takes some way, leaving) are made on a thread of their own, so that whoever waits for them can do
-// other things and can abort. All others only queue, and are made at once: a communicator that does not block would
-// start a thread for each of them.
+// One NCCL communicator, on one stream. Some calls wait for other ranks: to make a communicator, the first collective of
+// a kind, and to destroy it. These run on a separate thread, so that the engine stays free and can abort them. All other
+// calls only queue work and are made at once. NCCL's nonblocking communicators would start a thread for each call.
 #pragma once
 
 #include <bit>
@@ -18,16 +17,16 @@
 
 namespace sirtaki {
 
-// Who takes part, the same on all ranks but for `rank`.
+// The members. Except for `rank`, it is the same on all ranks.
 struct NcclMembers {
   int rank = 0;
   int size = 1;
   NcclUniqueId id{};
-  bool kernels = false;  // all ranks can convert
+  bool kernels = false;  // all ranks can convert dtypes on the GPU
 };
 
-// What decides by which connections NCCL carries a group out: equal only for groups that take the same. Sizes count by
-// their order of magnitude.
+// Identifies the connections that NCCL uses for a group of calls: equal for groups that use the same connections. Sizes
+// count by their order of magnitude.
 class NcclWay {
  public:
   NcclWay& what(int number) { return mix(static_cast<std::uint64_t>(number) + 64); }
@@ -58,19 +57,19 @@ class NcclCommunicator {
   const NcclCalls& calls() const { return library_->calls; }
   NcclComm handle() const { return comm_; }
 
-  // First. Ends when all ranks are connected.
+  // Call it first. It ends when all ranks are connected.
   Task connect();
-  // Makes the calls as one group, now or, where no group has gone this way yet, soon: they are kept until what is
-  // returned is ready, which is when all of them are queued on the stream.
+  // Makes the calls as one NCCL group: at once, or on the separate thread if its connections are new. The result is
+  // ready when all calls are queued on the stream.
   PendingPtr group(const NcclWay& way, std::function<void()> calls);
-  // Throws NCCL's words unless the call has succeeded.
+  // Throws NCCL's message unless the call succeeded.
   void check(int result, const char* call) const { library_->check(result, call, comm_); }
   // The number of the operation that multiplies elements by the factor before it adds them up.
   int scaled_sum(DType dtype, double factor);
 
-  // Throws what has gone wrong with what was queued.
+  // Throws if queued work has failed.
   void check_queued() const;
-  // Ends what is queued, on this rank, whatever other ranks do.
+  // Aborts the queued work of this rank, independently of other ranks.
   void abort();
 
  private:

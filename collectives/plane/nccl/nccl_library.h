@@ -1,4 +1,4 @@
-// NCCL, found at run time: its functions and numbers as its documentation fixes them, from version 2.14 on.
+// NCCL, loaded at run time: its functions and constants as documented, for version 2.14 and later.
 #pragma once
 
 #include <climits>
@@ -17,7 +17,7 @@ struct NcclUniqueId {
   char bytes[128];
 };
 
-// The fields of 2.17; a library that knows more takes its defaults for the rest, one that knows less reads fewer.
+// The fields of version 2.17. A newer library uses its defaults for the rest; an older one reads fewer fields.
 struct NcclConfig {
   static constexpr int kUndefined = INT_MIN;
   std::size_t size = sizeof(NcclConfig);
@@ -76,12 +76,12 @@ struct NcclLibrary {
   std::string version;  // "2.28.9"
   NcclCalls calls;
 
-  // Throws Error(kAborted) with NCCL's words unless the result is success.
+  // Throws Error(kAborted) with NCCL's message unless the result is success.
   void check(int result, const char* call, NcclComm comm = nullptr) const;
 };
 
-// The library that the process has loaded already, else the first of the paths that loads. Null if there is none; `why`
-// then holds the loader's words.
+// Returns the NCCL that the process has loaded already, else loads the first path that works. Null if there is none;
+// `why` then holds the loader's messages.
 std::shared_ptr<const NcclLibrary> load_nccl(const std::vector<std::string>& paths, std::string& why);
 
 }  // namespace sirtaki

@@ -5,9 +5,9 @@
 namespace sirtaki {
 namespace {
 
-// From here on a tensor is reduced where it lies: packing it would cost more than its own place in the group.
+// Tensors of at least this size are reduced in place: packing would cost more than a separate call in the NCCL group.
 constexpr std::int64_t kDirectBytes = std::int64_t{1} << 20;
-// What is packed at a time, at most.
+// Largest size of the packed buffer.
 constexpr std::int64_t kFillingBytes = std::int64_t{64} << 20;
 constexpr std::int64_t kAlignment = 16;
 

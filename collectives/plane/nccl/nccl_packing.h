@@ -1,4 +1,4 @@
-// Which tensors of a batch NCCL reduces where they lie, and which are packed together first.
+// Decides which tensors of a batch NCCL reduces in place, and which are packed into a buffer first.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace sirtaki {
 
-// What is packed at a time: whole tensors or parts, each at a multiple of 16 bytes, which a thread of a kernel reads at
-// once.
+// The contents of one packed buffer: tensors or parts of tensors, each at a multiple of 16 bytes, which a kernel's thread
+// reads at once.
 struct NcclFilling {
   std::vector<Segment> parts;
   std::int64_t bytes = 0;  // of the buffer
@@ -22,7 +22,7 @@ struct NcclBatch {
   std::vector<NcclFilling> fillings;
 };
 
-// A function of counts alone, apart from addresses, so that all ranks get the same.
+// Apart from addresses it depends on counts only, so that all ranks get the same result.
 NcclBatch divide(const NcclReduction& how, DType dtype, bool kernels, std::span<const Segment> segments);
 
 // Where the next part begins.

@@ -1,4 +1,4 @@
-// How a reduction is put to NCCL.
+// Translates a reduction into NCCL's dtypes and operators.
 #pragma once
 
 #include <optional>
@@ -8,8 +8,8 @@
 
 namespace sirtaki {
 
-// Elements travel as `wire`. Unless `converts`, that is what they are, and NCCL multiplies them by `factor` before it
-// adds them up; else they are converted before, times `before`, and after, times `after`.
+// NCCL reduces elements of dtype `wire`. If `converts` is false, they have that dtype already, and NCCL multiplies them
+// by `factor` before the sum. Else kernels convert them: before with factor `before`, afterwards with factor `after`.
 struct NcclReduction {
   DType wire = DType::kFloat32;
   NcclOp op = kNcclSum;
@@ -19,13 +19,13 @@ struct NcclReduction {
   double after = 1.0;
 };
 
-// `wire`: what a sum of floats is to travel as; none: as NCCL does it best.
+// `wire`: the dtype in which a sum of floats is sent; none: NCCL's best choice.
 NcclReduction nccl_reduction(const Reduction& reduction, std::optional<DType> wire = std::nullopt);
 
 // The dtype in which values accumulate (wire_dtype() of kernels.h), or the next wider one that NCCL has.
 DType nccl_wire(const Reduction& reduction);
 
-// Of a dtype that travels; there are no 16-bit integers in NCCL.
+// NCCL's number of a dtype; NCCL has no 16-bit integers.
 NcclType nccl_type(DType dtype);
 
 }  // namespace sirtaki
