@@ -56,7 +56,8 @@ std::vector<Round> rounds_of(const Spread& spread, int rank, std::size_t size, c
   return rounds;
 }
 
-// Reduces tensors or parts of tensors, one after the other in the buffer. A rank that has joined has no memory for them.
+// Reduces tensors or parts of tensors, one after the other in the buffer. A rank that has joined has no memory for
+// them.
 StagingStep reduction_step(DataPlane& host, const Reduction& reduction, std::span<const Segment> parts) {
   StagingStep step;
   std::vector<std::pair<std::int64_t, std::int64_t>> absent;

@@ -93,7 +93,8 @@ void StagingBuffers::move(std::span<const StagingCopy> copies, Room& room, std::
   }
 }
 
-// Copies to the host; several tensors are packed first, because starting a copy takes as long as copying many kilobytes.
+// Copies to the host; several tensors are packed first, because starting a copy takes as long as copying many
+// kilobytes.
 void StagingBuffers::fetch(const StagingStep& step, Room& room, std::size_t element_size) {
   make_room(room, static_cast<std::size_t>(step.count) * element_size);
   if (room.free != nullptr) room.free->hold_back(to_host_);

@@ -20,7 +20,8 @@ struct StagingCopy {
   std::int64_t count;
 };
 
-// One use of a buffer. `combine` works in the buffer, after the copies, and after fill() has set the remaining elements.
+// One use of a buffer. `combine` works in the buffer, after the copies, and after fill() has set the remaining
+// elements.
 struct StagingStep {
   std::vector<StagingCopy> in;
   std::vector<StagingCopy> out;

@@ -1,7 +1,7 @@
-// Allreduce of GPU tensors among several hosts. NCCL reduce-scatters within each host, so that every rank has one slice.
-// MPI, or the planes for host memory, sum the slices between hosts, and NCCL gathers them within the host. Each byte
-// crosses the network once for each host, and all ranks of a host share that work. 16-bit floats are sent and summed in
-// float32 and rounded once.
+// Allreduce of GPU tensors among several hosts. NCCL reduce-scatters within each host, so that every rank has one
+// slice. MPI, or the planes for host memory, sum the slices between hosts, and NCCL gathers them within the host. Each
+// byte crosses the network once for each host, and all ranks of a host share that work. 16-bit floats are sent and
+// summed in float32 and rounded once.
 #pragma once
 
 #include <cstdint>

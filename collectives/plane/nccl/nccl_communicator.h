@@ -1,6 +1,7 @@
-// One NCCL communicator, on one stream. Some calls wait for other ranks: to make a communicator, the first collective of
-// a kind, and to destroy it. These run on a separate thread, so that the engine stays free and can abort them. All other
-// calls only queue work and are made at once. NCCL's nonblocking communicators would start a thread for each call.
+// One NCCL communicator, on one stream. Some calls wait for other ranks: to make a communicator, the first collective
+// of a kind, and to destroy it. These run on a separate thread, so that the engine stays free and can abort them. All
+// other calls only queue work and are made at once. NCCL's nonblocking communicators would start a thread for each
+// call.
 #pragma once
 
 #include <bit>

@@ -10,8 +10,8 @@
 
 namespace sirtaki {
 
-// The contents of one packed buffer: tensors or parts of tensors, each at a multiple of 16 bytes, which a kernel's thread
-// reads at once.
+// The contents of one packed buffer: tensors or parts of tensors, each at a multiple of 16 bytes, which a kernel's
+// thread reads at once.
 struct NcclFilling {
   std::vector<Segment> parts;
   std::int64_t bytes = 0;  // of the buffer
