@@ -378,8 +378,11 @@ void bind_engine(py::module_& module) {
              py::arg("allocate") = py::none());
   module.def("mpi_info", &mpi_info, py::arg("paths"));
   module.def("statistics", &statistics);
+  module.def("end_step", [] {
+    if (const auto engine = find_engine()) engine->end_step();
+  });
   module.def("time_waits", [] { engine_to_ask()->time_waits(); });
-  module.def("plane_uses", [] { return engine_to_look_into()->plane_uses(); });
+  module.def("plane_uses", [] { return engine_to_look_into()->statistics().plane_uses(); });
   module.def("control", [] { return engine_to_ask()->control(); });
   module.def("question", &question);
   module.def("answer", [](const std::string& stacks) { engine_to_look_into()->answer(stacks); });

@@ -65,6 +65,10 @@ struct Item {
   std::uint64_t sequence = 0;
   int contributors = 0;                // number of ranks that voted; the others have joined
   std::optional<Agreement> agreement;  // absent: use the agreement stored in the cache slot
+  // For observers. Known on the coordinator's rank only, and never sent: the rank whose vote came last, and how long
+  // after the first vote.
+  int last = -1;
+  Clock::duration spread{};
 };
 
 // One batch: the items of one collective, in this order.

@@ -82,6 +82,8 @@ void Coordinator::count(int from, const Vote& vote, Clock::time_point now) {
   entry.requests[rank] = *entry.first == *request ? entry.first : request;
   entry.slots[rank] = vote.slot;
   if (rank == 0) entry.epoch = vote.epoch;
+  entry.last = from;
+  entry.last_at = now;
   settle(position);
 }
 
@@ -209,6 +211,8 @@ Verdict Coordinator::decide(bool planes_busy, std::int64_t fusion_threshold, boo
 Item Coordinator::make_item(Ready& ready, Verdict& verdict) {
   Item item;
   item.sequence = ready.sequence;
+  item.last = ready.entry.last;
+  item.spread = ready.entry.last_at - ready.entry.since;
   std::optional<CacheSlot> voted;
   bool by_one_slot = true;
   for (std::size_t rank = 0; rank < size(); ++rank) {

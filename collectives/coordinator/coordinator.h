@@ -77,7 +77,9 @@ class Coordinator {
     std::shared_ptr<const Request> first;  // the first request that arrived
     std::size_t votes = 0;
     std::uint64_t epoch = 0;  // of rank 0's vote
-    Clock::time_point since;
+    Clock::time_point since;  // the first vote
+    int last = -1;            // the rank that voted last, and when
+    Clock::time_point last_at;
   };
   struct Ready {
     Entry entry;

@@ -57,6 +57,8 @@ bool cores_are_free(const Topology& topology) {
 
 Engine::Engine(EngineOptions options, std::unique_ptr<Transport> world)
     : options_(std::move(options)), backoff_(false) {
+  observers_.add(statistics_);
+  observers_.add(finished_calls_);
   const Introduction own = introduce(options_.program, options_.settings);
   std::vector<std::string> host_ids;
   for (const Introduction& introduction : shake_hands(*world, own, options_.settings)) {
@@ -247,7 +249,7 @@ void Engine::rest(Role& role) {
     limit = backoff_.nap_length(now.wakes ? kLongestNapWithBells : Backoff::kLongestNap);
   } else {
     backoff_.reset();
-    ++statistics_.idle_wakeups;
+    observers_.announce(&Observer::on_idle);
   }
   if (!asking_.empty()) limit = std::min<std::chrono::nanoseconds>(limit, kPatienceWithInterpreter);
   const std::uint32_t heard = doorbell_.lie_down(how);
@@ -327,7 +329,7 @@ void Engine::on_finished(int group, Submission& submission, Result result, const
     const auto set = sets_.find(group);
     if (set != sets_.end()) set->second.names.erase({submission.request.name, submission.request.sequence});
   }
-  if (error == nullptr) note_done(submission.request);
+  observers_.announce(&Observer::on_completed, group, submission.request, error);
   if (error != nullptr) {
     submission.work->fail(*error);
   } else {

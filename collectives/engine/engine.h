@@ -19,7 +19,10 @@
 #include "engine/group.h"
 #include "host/backoff.h"
 #include "host/host_bells.h"
+#include "observer/observer.h"
+#include "observer/statistics.h"
 #include "sleep/doorbell.h"
+#include "watch/finished_calls.h"
 
 namespace sirtaki {
 
@@ -65,6 +68,8 @@ class Engine final : private GroupOwner {
   void advance(Work& work);
   // The program has seen that a work is done without waiting for it.
   void noticed() { epoch_.fetch_add(1, std::memory_order_release); }
+  // Any thread of the program: the adapter has waited for all gradients of a training step.
+  void end_step() { observers_.announce(&Observer::on_step_ended); }
   // Work::then(), for a program that goes on in the callback: it learns of the result there, whichever thread calls.
   template <class Callback>
   void follow(Work& work, Callback callback) {
@@ -89,11 +94,11 @@ class Engine final : private GroupOwner {
   std::string failure() const;  // empty while all is well
   std::optional<FailureCause> cause() const;
   void set_fusion_threshold(std::int64_t bytes);
+  // Any thread. The observer, which must outlive this, is called from now on.
+  void observe(Observer& observer) { observers_.add(observer); }
   // Counts from now on what waits cost (Statistics::wait_cpu_ns).
-  void time_waits() { times_waits_ = true; }
+  void time_waits() { statistics_.time_waits(); }
   const Statistics& statistics() const { return statistics_; }
-  // How often each data plane was chosen, by its name.
-  std::map<std::string, std::uint64_t> plane_uses() const { return plane_uses_.all(); }
   // The name of the transport that carries control messages.
   const std::string& control() const { return control_; }
 
@@ -149,7 +154,6 @@ class Engine final : private GroupOwner {
   void take_in_questions();
   void answer_questions(const std::string& stacks);
   std::string describe() const;
-  void note_done(const Request& request);
   std::string wait_for(std::optional<std::string>& text, bool& wanted, std::chrono::milliseconds patience);
   FailureCause own_cause(FailureKind kind, const std::string& text) const;
   void fail();
@@ -162,7 +166,7 @@ class Engine final : private GroupOwner {
   bool may_stop() const;
   void join_thread();
   void make_group(int id, std::vector<int> ranks, std::unique_ptr<Transport> transport);
-  PlanLane make_lane(Transport& transport, const std::vector<int>& hosts);
+  PlanChannel make_plan_channel(Transport& transport, const std::vector<int>& hosts);
   DataPlanes make_planes(Transport& transport, const std::vector<int>& hosts);
   void fill_in(const ProcessSet& set, Request& request) const;
   ProcessSet& set_for(int group, const Request& request);
@@ -177,11 +181,12 @@ class Engine final : private GroupOwner {
   void remove_process_set(int id);
 
   EngineOptions options_;
+  Observers observers_;
   Statistics statistics_;
+  FinishedCalls finished_calls_;
   std::vector<std::string> hosts_;  // names, by rank
   std::vector<int> host_numbers_;
   std::string control_;
-  PlaneUses plane_uses_;
   Topology topology_;
   std::shared_ptr<HostBells> bells_;  // where all ranks share a host
   bool works_beside_ = true;  // is there a core for the engine's thread, or somebody outside this host to work with?
@@ -203,9 +208,6 @@ class Engine final : private GroupOwner {
   // For reports (engine_report.cc).
   std::vector<int> asking_;  // groups whose coordinator waits for a report; kOwn: a thread of this process does
   Clock::time_point asked_at_;
-  Request last_done_;  // without its tensors
-  Clock::time_point last_done_at_;
-  std::uint64_t done_count_ = 0;
 
   // What of the shared state below has been taken in.
   std::uint32_t rings_taken_ = 0;
@@ -214,7 +216,6 @@ class Engine final : private GroupOwner {
 
   // Changes of the shared state that nobody rang for.
   std::atomic<std::uint32_t> quiet_{1};
-  std::atomic<bool> times_waits_{false};
   // Waits for a work by the program's threads. Whoever waits has submitted all it means to for the time being, which
   // may be less than a locked plan expects.
   std::atomic<std::uint64_t> waits_begun_{0};

@@ -1,6 +1,4 @@
 // How a thread of the user's that waits for a work does the engine's work meanwhile.
-#include <ctime>
-
 #include "engine/engine.h"
 
 namespace sirtaki {
@@ -10,12 +8,6 @@ namespace {
 constexpr std::chrono::milliseconds kHelperPatience{100};
 // Of a thread that may not wait.
 constexpr std::chrono::microseconds kMoment{100};
-
-std::uint64_t processor_time() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
-}
 
 // Counts a wait as long as it lasts.
 class OneWait {
@@ -29,17 +21,16 @@ class OneWait {
   std::atomic<std::uint64_t>& ended_;
 };
 
-// What a wait costs the waiting thread, if there is somewhere to add that: two calls of the kernel.
-class Cost {
+// Announces a wait as long as it lasts.
+class ObservedWait {
  public:
-  explicit Cost(std::atomic<std::uint64_t>* spent) : spent_(spent), start_(spent == nullptr ? 0 : processor_time()) {}
-  ~Cost() {
-    if (spent_ != nullptr) spent_->fetch_add(processor_time() - start_, std::memory_order_relaxed);
+  explicit ObservedWait(const Observers& observers) : observers_(observers) {
+    observers_.announce(&Observer::on_wait_begun);
   }
+  ~ObservedWait() { observers_.announce(&Observer::on_wait_ended); }
 
  private:
-  std::atomic<std::uint64_t>* spent_;
-  std::uint64_t start_;
+  const Observers& observers_;
 };
 
 }  // namespace
@@ -48,7 +39,7 @@ bool Engine::wait(Work& work, bool may_help) {
   epoch_.fetch_add(1, std::memory_order_release);
   if (work.done()) return true;
   const OneWait counted(waits_begun_, waits_ended_);
-  const Cost cost(times_waits_.load(std::memory_order_relaxed) ? &statistics_.wait_cpu_ns : nullptr);
+  const ObservedWait observed(observers_);
   if (is_engines_own(std::this_thread::get_id())) {
     throw Error(ErrorKind::kPrecondition,
                 "a collective was waited for in a callback of the engine, which could then never complete it");

@@ -22,9 +22,9 @@ void Engine::make_group(int id, std::vector<int> ranks, std::unique_ptr<Transpor
       hosts.push_back(host_numbers_[static_cast<std::size_t>(r)]);
     }
     DataPlanes planes = make_planes(*transport, hosts);
-    PlanLane lane = make_lane(*transport, hosts);
-    groups_[id] = std::make_unique<Group>(std::move(options), std::move(transport), std::move(planes), std::move(lane),
-                                          static_cast<GroupOwner&>(*this), statistics_);
+    PlanChannel plan_channel = make_plan_channel(*transport, hosts);
+    groups_[id] = std::make_unique<Group>(std::move(options), std::move(transport), std::move(planes),
+                                          std::move(plan_channel), static_cast<GroupOwner&>(*this), observers_);
   }
   const std::lock_guard lock(mutex_);
   sets_[id].ranks = std::move(ranks);
@@ -33,20 +33,18 @@ void Engine::make_group(int id, std::vector<int> ranks, std::unique_ptr<Transpor
 
 // A locked plan's batches run on planes of their own, since they keep no order with what is negotiated. Made together
 // with the group, when all ranks are at the same point.
-PlanLane Engine::make_lane(Transport& transport, const std::vector<int>& hosts) {
-  PlanLane lane;
-  if (!options_.settings.lock_plan || options_.settings.cache_capacity == 0 || transport.size() == 1) return lane;
+PlanChannel Engine::make_plan_channel(Transport& transport, const std::vector<int>& hosts) {
+  PlanChannel channel;
+  if (!options_.settings.lock_plan || options_.settings.cache_capacity == 0 || transport.size() == 1) return channel;
   std::vector<int> all;
   for (int rank = 0; rank < transport.size(); ++rank) all.push_back(rank);
-  lane.transport = transport.split(all);
-  lane.planes = make_planes(*lane.transport, hosts);
-  return lane;
+  channel.transport = transport.split(all);
+  channel.planes = make_planes(*channel.transport, hosts);
+  return channel;
 }
 
 DataPlanes Engine::make_planes(Transport& transport, const std::vector<int>& hosts) {
-  DataPlanes planes = options_.make_planes(transport, hosts);
-  for (const auto& plane : planes) plane->count_uses(plane_uses_);
-  return planes;
+  return options_.make_planes(transport, hosts);
 }
 
 void Engine::on_process_set(const Agreement& agreement, std::optional<Submission> submission) {

@@ -111,15 +111,6 @@ void Engine::on_job_status(const std::string& job_status) {
   report_changed_.notify_all();
 }
 
-// Keeps its memory, so that it costs no allocation.
-void Engine::note_done(const Request& request) {
-  last_done_.name = request.name;
-  last_done_.sequence = request.sequence;
-  last_done_.verb = request.verb;
-  last_done_at_ = coarse_now();
-  ++done_count_;
-}
-
 std::string Engine::describe() const {
   const auto now = Clock::now();
   std::vector<PendingCall> pending;
@@ -129,11 +120,7 @@ std::string Engine::describe() const {
     missing += group->list_missing(now);
   }
   for (const auto& group : closing_) group->list_pending(pending);
-  std::string text = "process " + std::to_string(getpid()) + ": collectives finished: " + std::to_string(done_count_);
-  if (done_count_ > 0) {
-    text += ", the last " + std::string(name_of(last_done_.verb)) + " '" + last_done_.title() + "' " +
-            seconds_since(last_done_at_, now) + " ago";
-  }
+  std::string text = "process " + std::to_string(getpid()) + ": " + finished_calls_.describe(now);
   text += pending.empty() ? "; none pending" : "; " + std::to_string(pending.size()) + " pending";
   return text + sirtaki::list_pending(std::move(pending), now) + missing;
 }

@@ -85,6 +85,7 @@ std::shared_ptr<Work> Engine::enqueue(int group, Request request, std::vector<Ad
                     "at once, as a parallel map over a dataset or two threads do.");
   }
   if (nameless) ++counter;
+  observers_.announce(&Observer::on_submitted, group, request);
   queue_.push_back({group, {std::move(request), std::move(addresses), work, std::move(allocate), std::move(ready)}});
   queue_.back().submission.since = coarse_now();
   queue_.back().submission.epoch = epoch_.load(std::memory_order_acquire);

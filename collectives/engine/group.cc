@@ -4,122 +4,117 @@
 #include "fusion/fusion.h"
 
 namespace sirtaki {
-Group::Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPlanes planes, PlanLane lane,
-             GroupOwner& owner, Statistics& statistics)
+namespace {
+
+// A rank that is late in one process set may be held up in another. Of two stalls, the one that concerns all ranks is
+// reported first.
+constexpr double kPrecedenceSeconds = 2;
+
+Settings watch_settings(const GroupOptions& options) {
+  Settings settings = options.settings;
+  if (options.id != 0 && settings.stall_abort_seconds > 0) settings.stall_abort_seconds += kPrecedenceSeconds;
+  return settings;
+}
+
+}  // namespace
+
+Group::Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPlanes planes, PlanChannel plan_channel,
+             GroupOwner& owner, const Observers& observers)
     : options_(std::move(options)),
       transport_(std::move(transport)),
-      line_(*transport_, options_.ranks, options_.messages_before),
+      control_(*transport_, options_.ranks, options_.messages_before),
       owner_(owner),
-      statistics_(statistics),
-      executor_(transport_->rank(), transport_->size(), std::move(planes),
-                [this](Submission& submission, Result result, const Error* error) {
-                  owner_.on_finished(options_.id, submission, std::move(result), error);
-                }),
-      lane_transport_(std::move(lane.transport)),
-      plans_(!lane.planes.empty()),
-      lane_(
-          transport_->rank(), transport_->size(), std::move(lane.planes),
+      observers_(observers),
+      executor_(
+          transport_->rank(), transport_->size(), std::move(planes),
           [this](Submission& submission, Result result, const Error* error) {
-            owner_.on_finished(options_.id, submission, std::move(result), error);
+            deliver(submission, std::move(result), error);
           },
-          [this](const PlanBarrier& meeting, Batch& batch) { on_met(meeting, batch); }),
-      fusion_threshold_(options_.settings.fusion_threshold) {
-  if (transport_->rank() == 0) {
-    coordinator_.emplace(options_.ranks, options_.settings);
-    watch_.emplace(make_watch(options_));
-    job_status_.emplace(options_.hosts);
-  }
+          observers),
+      plan_(options_.id, transport_->rank(), transport_->size(), std::move(plan_channel), *this, observers),
+      progress_watch_(transport_->rank(), options_.ranks, options_.hosts, watch_settings(options_)) {
+  if (transport_->rank() == 0) coordinator_.emplace(options_.ranks, options_.hosts, watch_settings(options_));
 }
 
 void Group::submit(Submission submission) {
-  if (plan_) {
-    const LockedPlan::Answer answer = plan_->offer(submission, Clock::now());
-    if (answer == LockedPlan::Answer::kHeld) return;
-    const bool joins = submission.request.verb == Verb::kJoin;
-    if (answer == LockedPlan::Answer::kDiffers || joins) depart();
-    // Whoever has joined counts as having voted for everything, so that what it has yet to vote for comes first.
-    if (plan_ && joins) {
-      late_joins_.push_back(std::move(submission));
-      return;
-    }
-  }
-  vote(std::move(submission));
+  if (!plan_.take(submission)) vote(std::move(submission));
 }
 
 void Group::vote(Submission submission) {
   Vote vote = cache_.vote_for(submission.request);
   vote.epoch = submission.epoch;
-  ++(vote.slot == kNoCacheSlot ? statistics_.cache_misses : statistics_.cache_hits);
+  observers_.announce(&Observer::on_voted, options_.id, submission.request, vote.slot != kNoCacheSlot);
   announcement_.votes.push_back(std::move(vote));
-  if (submission.request.verb == Verb::kJoin) {
-    joins_.push_back(std::move(submission));
-    return;
-  }
-  Key key{submission.request.name, submission.request.sequence};
-  in_flight_.emplace(std::move(key), std::move(submission));
+  in_flight_.add(std::move(submission));
+}
+
+void Group::deliver(Submission& submission, Result result, const Error* error) {
+  owner_.on_finished(options_.id, submission, std::move(result), error);
+}
+
+void Group::on_plan_batch_done() {
+  if (coordinator_) coordinator_->on_plan_batch_done();
+}
+
+void Group::on_plan_ended(std::uint64_t steps) {
+  if (coordinator_) coordinator_->on_plan_ended(steps);
 }
 
 void Group::leave() {
-  leaving_ = true;
-  depart();
+  if (leaving_ == Leaving::kNo) leaving_ = Leaving::kRequested;
+  plan_.depart();
 }
 
-void Group::announce_failure(const FailureCause& cause) { announcement_.failure = cause; }
-
-void Group::answer(const RankStatus& report) { announcement_.report = report; }
-
-void Group::ask_for_job_status() { announcement_.wants_job_status = true; }
+void Group::set_fusion_threshold(std::int64_t bytes) {
+  if (coordinator_ && coordinator_->set_fusion_threshold(bytes)) plan_.depart();
+}
 
 void Group::list_pending(std::vector<PendingCall>& pending) const {
   const auto add = [&pending](const Submission& submission, std::string_view state) {
     const Request& request = submission.request;
     pending.push_back({request.title(), request.verb, request.site, submission.since, state});
   };
-  for (const auto& [key, submission] : in_flight_) add(submission, "waits for other ranks");
-  for (const Submission& submission : joins_) add(submission, "waits for other ranks");
-  for (const Submission& submission : late_joins_) add(submission, "waits for its turn");
-  if (plan_) plan_->for_each_held([&](const Submission& held) { add(held, "waits for the rest of its batch"); });
-  for (const Executor* executor : {&executor_, &lane_}) {
-    executor->for_each([&](const Submission& submission, bool running) {
-      add(submission, running ? "under way" : "waits for its turn");
-    });
-  }
+  in_flight_.for_each([&](const Submission& submission) { add(submission, "waits for other ranks"); });
+  plan_.for_each(add);
+  executor_.for_each([&](const Submission& submission, bool running) {
+    add(submission, running ? "under way" : "waits for its turn");
+  });
 }
 
 std::string Group::list_missing(Clock::time_point now) const {
-  return coordinator_ ? watch_->list_missing(coordinator_->waiting(), now) : "";
+  return coordinator_ ? coordinator_->list_missing(now) : "";
 }
 
 bool Group::progress(bool awaited) {
   bool moved = send_announcement();
   moved |= take_in_messages();
-  moved |= follow_plan(awaited);
-  bool data = executor_.progress();
-  data |= lane_.progress();
-  if (data) ++moves_;
-  if (!reported_.empty()) report_standing(Clock::now());
-  moved |= data;
+  const bool data = executor_.progress();
+  const bool planned = plan_.progress(awaited);
+  if (data || planned) progress_watch_.on_data_moved();
+  if (progress_watch_.has_reported()) report_standing(Clock::now());
+  moved |= data || planned;
   if (coordinator_) moved |= coordinate();
   return moved;
 }
 
 bool Group::active() const {
-  return !in_flight_.empty() || !joins_.empty() || moving_data() || (plan_ && (plan_->holds_anything() || meeting())) ||
-         announcement_.has_content() || (leaving_ && !all_left_) || (coordinator_ && coordinator_->has_pending());
+  return !in_flight_.empty() || executor_.busy() || plan_.active() || announcement_.has_content() ||
+         (leaving() && !all_left()) || (coordinator_ && coordinator_->has_pending());
 }
 
 bool Group::send_announcement() {
-  // After all that it has asked for, which ends, one way or the other, once the other ranks ask too or have left.
-  if (leaving_ && !told_leaving_ && joins_.empty() && !plan_) {
-    announcement_.leaving = told_leaving_ = true;
+  // After all votes of this rank. Each of them ends, one way or the other, once the other ranks vote too or have left.
+  if (leaving_ == Leaving::kRequested && !in_flight_.has_joins() && !plan_.follows()) {
+    announcement_.leaving = true;
+    leaving_ = Leaving::kAnnounced;
   }
   if (!announcement_.has_content()) return false;
   const std::uint64_t seen = announcement_.seen;
   if (coordinator_) {
     coordinator_->receive(0, std::move(announcement_), Clock::now());
   } else {
-    line_.send(0, encode(announcement_));
-    ++statistics_.messages;
+    control_.send(0, encode(announcement_));
+    observers_.announce(&Observer::on_messages_sent, options_.id, 1);
   }
   announcement_ = Announcement();
   announcement_.seen = seen;
@@ -135,13 +130,13 @@ bool Group::take_in_messages() {
     moved = true;
   }
   Message message;
-  while (line_.receive(message)) {
+  while (control_.receive(message)) {
     moved = true;
     if (coordinator_) {
       coordinator_->receive(message.from, decode_announcement(message.bytes), Clock::now());
       continue;
     }
-    ++heard_;
+    progress_watch_.on_verdict();
     Verdict verdict = decode_verdict(message.bytes);
     check_verdict(verdict, transport_->size());
     if (postponed_.empty() || verdict.failure) {
@@ -154,25 +149,28 @@ bool Group::take_in_messages() {
 }
 
 bool Group::coordinate() {
-  if (coordinator_->has_pending() || watch_->has_warned()) watch();
-  // What follows it waits here as on all ranks, but for the job's end.
+  if (coordinator_->has_to_watch()) {
+    for (const std::string& line : coordinator_->watch(Clock::now())) owner_.say(line);
+  }
+  // While a plan verdict is postponed, make no new decisions. Every rank postpones alike. A failing job is the
+  // exception.
   if (!postponed_.empty() && !coordinator_->fails()) return false;
-  Verdict verdict = coordinator_->decide(executor_.busy(), fusion_threshold_, plans_ && !meeting());
+  Verdict verdict = coordinator_->decide(executor_.busy(), plan_.may_lock());
   if (!verdict.has_content()) return false;
   if (transport_->size() > 1) {
     const Bytes bytes = encode(verdict);
-    for (int rank = 1; rank < transport_->size(); ++rank) line_.send(rank, bytes);
-    statistics_.messages += static_cast<std::uint64_t>(transport_->size() - 1);
+    for (int rank = 1; rank < transport_->size(); ++rank) control_.send(rank, bytes);
+    observers_.announce(&Observer::on_messages_sent, options_.id, transport_->size() - 1);
   }
   act_on(std::move(verdict));
   return true;
 }
 
-// False if the verdict has to wait: it is the first of the postponed ones then.
+// False if the verdict has to wait for the end of an older plan: it is the first of the postponed ones then.
 bool Group::act_on(Verdict verdict) {
   const bool plans = !verdict.plan.empty() && !verdict.failure;
-  if (plans) depart();  // from the one before, if there is one
-  if (plans && (plan_ || meeting())) {
+  if (plans) plan_.depart();
+  if (plans && (plan_.follows() || plan_.busy())) {
     postponed_.push_front(std::move(verdict));
     return false;
   }
@@ -186,7 +184,7 @@ bool Group::act_on(Verdict verdict) {
   }
   if (!verdict.job_status.empty()) owner_.on_job_status(verdict.job_status);
   if (verdict.last_joined >= 0) finish_joins(options_.ranks[static_cast<std::size_t>(verdict.last_joined)]);
-  if (verdict.all_left) all_left_ = true;
+  if (verdict.all_left) leaving_ = Leaving::kAllLeft;
   if (verdict.failure) throw JobFailure(*verdict.failure, options_.id == 0);
   return true;
 }
@@ -199,15 +197,16 @@ void Group::start(ItemList& items) {
     owner_.on_process_set(*batch.front().agreement, std::move(batch.front().submission));
     return;
   }
-  ++statistics_.batches;
-  executor_.add(std::move(batch));
+  const BatchEvent event = event_of(batch, options_.id, false, ++batches_);
+  executor_.add(std::move(batch), event);
 }
 
 BatchItem Group::to_batch_item(Item& item) {
   BatchItem result;
   result.contributors = item.contributors;
   result.sequence = item.sequence;
-  auto own = take({item.agreement ? item.agreement->request.name : cache_.at(item.slot)->request.name, item.sequence});
+  auto own = in_flight_.take(item.agreement ? item.agreement->request.name : cache_.at(item.slot)->request.name,
+                             item.sequence);
   if (item.agreement) {
     // One and the same, so that later requests are compared in no time.
     TensorSpecs& agreed = item.agreement->request.tensors;
@@ -216,54 +215,52 @@ BatchItem Group::to_batch_item(Item& item) {
   } else {
     result.agreement = cache_.at(item.slot);
   }
-  if (plan_ && item.sequence == 0) plan_->negotiated(result.agreement->request.name, Clock::now());
+  if (item.sequence == 0) plan_.on_agreed(result.agreement->request.name);
   if (own) result.submission.emplace(std::move(*own));
   check_own_part(result);
   if (item.agreement && item.slot != kNoCacheSlot) {
     cache_.remember(item.slot, result.agreement, result.submission ? &result.submission->request : nullptr);
   }
-  count(result.agreement->request);
+  const int last = item.last < 0 ? -1 : options_.ranks[static_cast<std::size_t>(item.last)];
+  observers_.announce(&Observer::on_agreed, AgreedEvent{options_.id, result.agreement->request, last, item.spread});
   return result;
 }
 
-// Ranks that have not asked for something take part in it only after join(), and whoever has asked did so alike.
+// A rank takes part in a request that it has not made only after join(). If it has made the request, it fits.
 void Group::check_own_part(const BatchItem& item) const {
   const Request& request = item.agreement->request;
   const bool joins = request.verb == Verb::kAllreduce || request.verb == Verb::kBarrier;
   const bool about_sets = request.verb == Verb::kAddProcessSet || request.verb == Verb::kRemoveProcessSet;
   const bool fits = item.submission ? item.submission->request.verb == request.verb &&
                                           item.submission->request.tensors.size() == request.tensors.size()
-                                    : about_sets || (joins && !joins_.empty());
+                                    : about_sets || (joins && in_flight_.has_joins());
   if (fits) return;
   throw Error(ErrorKind::kAborted, "the ranks agreed on '" + request.title() + "', which this rank has not asked for " +
                                        (item.submission ? "so" : "at all") + "; please report this as a bug");
 }
 
-void Group::count(const Request& request) {
-  statistics_.tensors += request.tensors.size();
-  statistics_.bytes += static_cast<std::uint64_t>(bytes_of(request));
-}
-
-std::optional<Submission> Group::take(const Key& key) {
-  auto node = in_flight_.extract(key);
-  if (node.empty()) return std::nullopt;
-  return std::move(node.mapped());
+void Group::lock_plan(const std::vector<std::vector<CacheSlot>>& slots) {
+  LockedPlan::Batches batches;
+  for (const std::vector<CacheSlot>& slots_of_batch : slots) {
+    auto& batch = batches.emplace_back();
+    for (const CacheSlot slot : slots_of_batch) batch.push_back(cache_.at(slot));
+  }
+  plan_.lock(batches);
+  // This rank said so before it knew of the plan.
+  if (leaving() || in_flight_.has_joins()) plan_.depart();
 }
 
 void Group::refuse(const Refusal& refusal) {
-  if (refusal.name.empty()) {
-    const Error error(ErrorKind::kPrecondition, refusal.message);
-    for (Submission& join : std::exchange(joins_, {})) owner_.on_finished(options_.id, join, Result(), &error);
-    return;
-  }
-  std::optional<Submission> submission = take({refusal.name, refusal.sequence});
-  if (!submission) return;
   const Error error(ErrorKind::kPrecondition, refusal.message);
-  owner_.on_finished(options_.id, *submission, Result(), &error);
+  if (refusal.name.empty()) {
+    for (Submission& join : in_flight_.take_joins()) deliver(join, Result(), &error);
+  } else if (std::optional<Submission> submission = in_flight_.take(refusal.name, refusal.sequence)) {
+    deliver(*submission, Result(), &error);
+  }
 }
 
 void Group::finish_joins(int last) {
-  const std::vector<Submission> joins = std::exchange(joins_, {});
+  const std::vector<Submission> joins = in_flight_.take_joins();
   owner_.on_all_joined(options_.id, joins);
   for (const Submission& submission : joins) {
     Result result;
@@ -272,30 +269,33 @@ void Group::finish_joins(int last) {
   }
 }
 
+void Group::look(Clock::time_point now) {
+  report_standing(now);
+  if (coordinator_) return;
+  const bool waits = !in_flight_.empty() || executor_.busy() || plan_.busy() || (leaving() && !all_left());
+  if (progress_watch_.must_ask_coordinator(waits, now)) announcement_.wants_heartbeat = true;
+}
+
+// The coordinator sees votes only. It must be informed of what stands still in a plan or on the planes.
+void Group::report_standing(Clock::time_point now) {
+  std::vector<StandingWait> waits = plan_.list_held(now, ProgressWatch::kPatience);
+  if (progress_watch_.data_stands_still(now)) {
+    for (const auto& running : {executor_.running(), plan_.list_running()}) {
+      waits.insert(waits.end(), running.begin(), running.end());
+    }
+  }
+  if (auto changed = progress_watch_.changed(std::move(waits))) announcement_.standing = std::move(*changed);
+}
+
 void Group::fail_all(const Error& error) {
   executor_.abort(error);
-  lane_.abort(error);
-  fail_pending(error);
+  plan_.fail_all(error);
+  for (Submission& submission : in_flight_.take_all()) deliver(submission, Result(), &error);
 }
 
 void Group::close() {
   leave();
   options_.id = -1;  // the number may be given to another set at once
-}
-
-void Group::fail_pending(const Error& error) {
-  if (plan_) {
-    for (Submission& submission : plan_->release()) owner_.on_finished(options_.id, submission, Result(), &error);
-  }
-  for (Submission& submission : std::exchange(late_joins_, {})) {
-    owner_.on_finished(options_.id, submission, Result(), &error);
-  }
-  for (auto& [key, submission] : std::exchange(in_flight_, {})) {
-    owner_.on_finished(options_.id, submission, Result(), &error);
-  }
-  for (Submission& submission : std::exchange(joins_, {})) {
-    owner_.on_finished(options_.id, submission, Result(), &error);
-  }
 }
 
 }  // namespace sirtaki

@@ -1,9 +1,8 @@
-// One process set on one of its ranks: who is in it, what is under way, and the parts that make it work. Everything
-// here belongs to the engine's thread.
+// One process set on one of its ranks. Connects the parts that serve it: the member's votes, the coordinator's
+// decisions (on rank 0), the executor, the locked plan, and the watch over progress. Engine's thread only.
 #pragma once
 
-#include <atomic>
-#include <map>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,46 +10,26 @@
 
 #include "agreement/response_cache.h"
 #include "base/settings.h"
-#include "coordinator/coordinator.h"
+#include "engine/group_coordinator.h"
 #include "execution/executor.h"
-#include "locked_plan/locked_plan.h"
-#include "queue/submission.h"
+#include "locked_plan/plan_follower.h"
+#include "observer/observer.h"
+#include "queue/in_flight.h"
 #include "transport/control_channel.h"
 #include "transport/transport.h"
-#include "watch/job_status.h"
-#include "watch/stall_watch.h"
+#include "watch/progress_watch.h"
 
 namespace sirtaki {
-
-// Written by the engine's thread (the last by any), read by any.
-struct Statistics {
-  std::atomic<std::uint64_t> batches{0};
-  std::atomic<std::uint64_t> tensors{0};
-  std::atomic<std::uint64_t> bytes{0};
-  std::atomic<std::uint64_t> messages{0};
-  std::atomic<std::uint64_t> cache_hits{0};
-  std::atomic<std::uint64_t> cache_misses{0};
-  std::atomic<std::uint64_t> idle_wakeups{0};
-  std::atomic<std::uint64_t> planned_batches{0};  // of `batches`, those that no vote preceded
-  std::atomic<std::uint64_t> plans{0};            // made
-  std::atomic<std::uint64_t> departures{0};       // of this rank or another from a plan
-  std::atomic<std::uint64_t> wait_cpu_ns{0};      // of the program's threads in waits, helping included, if measured
-};
-
-// Where the batches of a locked plan run; without planes there are no plans.
-struct PlanLane {
-  std::unique_ptr<Transport> transport;
-  DataPlanes planes;
-};
 
 // What a group asks of its engine.
 class GroupOwner {
  public:
   virtual void on_finished(int group, Submission& submission, Result result, const Error* error) = 0;
-  // All ranks have joined; before any of this rank's joins is told so.
+  // All ranks have joined; comes before this rank's joins are done.
   virtual void on_all_joined(int group, const std::vector<Submission>& joins) = 0;
   // All ranks agreed to make or remove a process set; called in the same order on all ranks.
   virtual void on_process_set(const Agreement& agreement, std::optional<Submission> submission) = 0;
+  // The coordinator wants this rank's status.
   virtual void on_asked(int group) = 0;
   virtual void on_job_status(const std::string& job_status) = 0;
   virtual void say(const std::string& line) = 0;
@@ -64,46 +43,47 @@ struct GroupOptions {
   std::vector<int> ranks;          // global, by rank within the group
   std::vector<std::string> hosts;  // by rank within the group
   Settings settings;
-  std::uint32_t messages_before = 0;   // as ControlChannel has it
-  bool leaves_plans_silently = false;  // breaks the protocol of locked plans; a simulation must notice
+  std::uint32_t messages_before = 0;  // as ControlChannel has it
 };
 
-class Group {
+class Group final : private PlanOwner {
  public:
-  Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPlanes planes, PlanLane lane, GroupOwner& owner,
-        Statistics& statistics);
+  Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPlanes planes, PlanChannel plan_channel,
+        GroupOwner& owner, const Observers& observers);
 
   void submit(Submission submission);
   void leave();
-  void announce_failure(const FailureCause& cause);
-  void answer(const RankStatus& report);
-  // Has the coordinator tell all ranks how they stand.
-  void ask_for_job_status();
-  // What this rank has under way here, and whom it lacks as far as it knows.
+  void announce_failure(const FailureCause& cause) { announcement_.failure = cause; }
+  // This rank's status, after on_asked().
+  void answer(const RankStatus& report) { announcement_.report = report; }
+  // GroupOwner::on_job_status() is called on all ranks when the coordinator has collected the status of each.
+  void ask_for_job_status() { announcement_.wants_job_status = true; }
+  // What this rank has under way here.
   void list_pending(std::vector<PendingCall>& pending) const;
+  // On the coordinator's rank: which ranks are missing for what.
   std::string list_missing(Clock::time_point now) const;
   void set_fusion_threshold(std::int64_t bytes);
 
-  // Sends what is new, takes in what has come, moves the running batch. True if anything moved.
+  // Sends what is new, takes in what has come, moves the running batches. True if anything moved.
   // `awaited`: a thread of this process waits for some work, and what it submitted before has come.
   // Throws Error(kAborted) when the job cannot go on.
   bool progress(bool awaited);
 
-  // Called now and then while this rank waits and nothing moves: tells the coordinator what stands still, asks it for a
-  // sign of life if it has long been silent, and throws Error(kAborted) if it gives none.
+  // Called now and then while this rank waits and nothing moves: informs the coordinator of what stands still, asks it
+  // for a heartbeat if it has long been silent, and throws Error(kAborted) if none comes.
   void look(Clock::time_point now);
 
   // Is there anything that only progress() can bring forward?
   bool active() const;
-  bool moving_data() const { return executor_.busy() || (lane_.busy() && !lane_.at_meeting()); }
-  // Nothing is under way on the planes, and nobody else needs this rank on them.
-  bool settled() const { return !executor_.busy() && !lane_.busy(); }
-  // Will whoever can bring this group forward wake this rank?
-  bool wakes() const { return (transport_->wakes() || transport_->size() == 1) && executor_.wakes() && lane_.wakes(); }
-  // Is there queued work that may yet fail? Then progress() looks after it, now and then.
-  bool watching() const { return executor_.watching() || lane_.watching(); }
-  bool leaving() const { return leaving_; }
-  bool all_left() const { return all_left_; }
+  bool moving_data() const { return executor_.busy() || plan_.moving_data(); }
+  // Nothing is under way on the planes, and no other rank needs this rank on them.
+  bool settled() const { return !executor_.busy() && !plan_.busy(); }
+  // Is this rank woken when another rank can bring this group forward?
+  bool wakes() const { return (transport_->wakes() || transport_->size() == 1) && executor_.wakes() && plan_.wakes(); }
+  // Is there queued work that may yet fail? progress() checks it now and then.
+  bool watching() const { return executor_.watching() || plan_.watching(); }
+  bool leaving() const { return leaving_ != Leaving::kNo; }
+  bool all_left() const { return leaving_ == Leaving::kAllLeft; }
   bool flushed() { return transport_->flushed(); }
 
   void fail_all(const Error& error);
@@ -115,71 +95,41 @@ class Group {
   const std::vector<int>& ranks() const { return options_.ranks; }
 
  private:
-  using Key = std::pair<std::string, std::uint64_t>;
+  enum class Leaving { kNo, kRequested, kAnnounced, kAllLeft };
 
-  // The locked plan (group_plan.cc).
-  void vote(Submission submission);
-  bool follow_plan(bool awaited);
-  void on_met(const PlanBarrier& meeting, Batch& batch);
-  void depart();
-  void end_plan(Batch called_off = {});
-  void lock_plan(const std::vector<std::vector<CacheSlot>>& batches);
-  // Has this rank come to a meeting whose batch is not over?
-  bool meeting() const { return lane_.busy(); }
+  void vote(Submission submission) override;
+  void deliver(Submission& submission, Result result, const Error* error) override;
+  void on_plan_batch_done() override;
+  void on_plan_ended(std::uint64_t steps) override;
 
   bool send_announcement();
   bool take_in_messages();
   bool coordinate();
-  static StallWatch make_watch(const GroupOptions& options);
-  void watch();
   void report_standing(Clock::time_point now);
-  void listen_for_coordinator(Clock::time_point now);
   bool act_on(Verdict verdict);
   void start(ItemList& items);
   BatchItem to_batch_item(Item& item);
+  void check_own_part(const BatchItem& item) const;
+  void lock_plan(const std::vector<std::vector<CacheSlot>>& batches);
   void refuse(const Refusal& refusal);
   void finish_joins(int last);
-  void fail_pending(const Error& error);
-  std::optional<Submission> take(const Key& key);
-  void check_own_part(const BatchItem& item) const;
-  void count(const Request& request);
 
   GroupOptions options_;
   std::unique_ptr<Transport> transport_;
-  ControlChannel line_;
+  ControlChannel control_;
   GroupOwner& owner_;
-  Statistics& statistics_;
-  Executor executor_;
-  std::unique_ptr<Transport> lane_transport_;
-  const bool plans_;  // are there planes for them?
-  Executor lane_;
-  std::optional<LockedPlan> plan_;
-  bool departing_ = false;              // at the next batch, since one of this plan has been reached already
-  std::vector<Submission> late_joins_;  // to be voted for when this rank is out of the plan
+  const Observers& observers_;
+  Executor executor_;  // of batches that were voted for
+  PlanFollower plan_;
+  ProgressWatch progress_watch_;
+  std::optional<GroupCoordinator> coordinator_;  // on rank 0
+  ResponseCache cache_;
+  InFlight in_flight_;
+  Announcement announcement_;  // what is to be sent next
   // The first makes a plan, while this rank is still leaving the one before; the others came after it.
   std::deque<Verdict> postponed_;
-  ResponseCache cache_;
-  std::optional<Coordinator> coordinator_;  // on rank 0
-  std::optional<StallWatch> watch_;
-  std::optional<JobStatus> job_status_;
-  Clock::time_point next_look_;
-  // What look() goes by.
-  std::uint64_t moves_ = 0;             // of data
-  std::uint64_t heard_ = 0;             // verdicts
-  std::vector<StandingWait> reported_;  // as told to the coordinator
-  std::uint64_t moves_looked_at_ = 0;
-  std::uint64_t heard_looked_at_ = 0;
-  Clock::time_point still_since_;
-  Clock::time_point silent_since_;
-  Clock::time_point last_look_;
-  bool asked_ = false;
-  Announcement announcement_;  // what is to be told next
-  std::map<Key, Submission> in_flight_;
-  std::vector<Submission> joins_;
-  std::int64_t fusion_threshold_;
-  bool leaving_ = false;
-  bool told_leaving_ = false;
-  bool all_left_ = false;
+  std::uint64_t batches_ = 0;  // that were voted for
+  Leaving leaving_ = Leaving::kNo;
 };
 
 }  // namespace sirtaki

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "fusion/fusion.h"
 #include "math/kernels.h"
 
 namespace sirtaki {
@@ -57,20 +58,39 @@ void add_event(std::vector<EventPtr>& events, const EventPtr& event) {
 
 }  // namespace
 
-Executor::Executor(int rank, int size, DataPlanes planes, Deliver deliver, Met met)
-    : rank_(rank), size_(size), planes_(std::move(planes)), deliver_(std::move(deliver)), met_(std::move(met)) {}
+BatchEvent event_of(const Batch& batch, int group, bool planned, std::uint64_t number) {
+  BatchEvent event{.group = group, .planned = planned, .number = number};
+  if (!batch.empty()) event.verb = batch.front().agreement->request.verb;
+  for (const BatchItem& item : batch) {
+    event.tensors += item.agreement->request.tensors.size();
+    event.bytes += static_cast<std::uint64_t>(bytes_of(item.agreement->request));
+  }
+  return event;
+}
 
-bool Executor::at_meeting() const { return busy() && batches_.front().meeting && !batches_.front().meeting->over; }
+Executor::Executor(int rank, int size, DataPlanes planes, Deliver deliver, const Observers& observers)
+    : rank_(rank), size_(size), planes_(std::move(planes)), deliver_(std::move(deliver)), observers_(observers) {}
+
+void Executor::add(Batch batch, BatchEvent event, std::optional<PlanBarrier> barrier) {
+  if (!batch.empty()) observers_.announce(&Observer::on_fused, event);
+  Entry& entry = batches_.emplace_back(std::move(batch), event, barrier);
+  if (!entry.barrier || entry.batch.empty()) return;
+  entry.barrier->observers = &observers_;
+  entry.barrier->batch = &entry.event;
+}
+
+bool Executor::at_barrier() const { return busy() && batches_.front().barrier && !batches_.front().barrier->over; }
 
 bool Executor::progress() {
   if (watching_) look_after_queued();
   if (batches_.empty()) return false;
-  auto& [batch, meeting] = batches_.front();
   const bool starts = !running_.has_value();
   if (starts) {
+    auto& [batch, event, barrier] = batches_.front();
+    if (!batch.empty()) observers_.announce(&Observer::on_started, event);
     results_.clear();
     results_.resize(batch.size());
-    running_ = meeting ? meet_and_run(batch, *meeting) : run(batch);
+    running_ = barrier ? run_behind_barrier(batch, *barrier) : run(batch);
   }
   std::optional<Error> refused;
   try {
@@ -80,24 +100,40 @@ bool Executor::progress() {
     refused = error;
   }
   running_.reset();
+  finish_batch(refused ? &*refused : nullptr);
+  return true;
+}
+
+void Executor::finish_batch(const Error* refused) {
   if (plane_ != nullptr) {
     if (const EventPtr there = plane_->end()) {
       for (Result& result : results_) result.there = there;
       watching_ = true;
     }
   }
+  if (refused == nullptr) finish_transfer();
   plane_ = nullptr;
-  Entry finished = std::move(batches_.front());
+  auto [batch, event, barrier] = std::move(batches_.front());
   batches_.pop_front();
-  if (finished.meeting) met_(*finished.meeting, finished.batch);
-  deliver_all(finished.batch, refused ? &*refused : nullptr);
-  return true;
+  if (batch.empty()) return;
+  const bool called_off = barrier && barrier->called_off();
+  const BatchOutcome outcome = called_off ? BatchOutcome::kCalledOff : BatchOutcome::kDone;
+  observers_.announce(&Observer::on_finished, event, refused == nullptr ? outcome : BatchOutcome::kRefused);
+  if (called_off) {
+    called_off_ = std::move(batch);
+  } else {
+    deliver_all(batch, refused);
+  }
+}
+
+void Executor::finish_transfer() {
+  if (plane_ != nullptr) observers_.announce(&Observer::on_transferred, batches_.front().event, plane_->carrier());
 }
 
 std::vector<StandingWait> Executor::running() const {
   std::vector<StandingWait> result;
   if (batches_.empty()) return result;
-  if (at_meeting()) result.push_back({"repeated step", ""});
+  if (at_barrier()) result.push_back({"repeated step", ""});
   for (const BatchItem& item : batches_.front().batch) {
     Request shown;
     shown.name = item.agreement->request.name;
@@ -175,7 +211,9 @@ Task Executor::run(Batch& batch) {
 }
 
 DataPlane& Executor::choose_plane(const PlaneQuery& query) {
-  plane_ = &choose(planes_, query);
+  DataPlane& chosen = choose(planes_, query);
+  finish_transfer();
+  plane_ = &chosen;
   if (query.device != kHostDevice) plane_->begin(position_of(batches_.front().batch, query.bytes));
   return *plane_;
 }
@@ -215,23 +253,25 @@ void* Executor::output(BatchItem& item, std::size_t tensor, Shape shape) {
   return out;
 }
 
-// What is said and what is added up share hand-overs if one plane does both, in one call.
-Task Executor::meet_and_run(Batch& batch, PlanBarrier& meeting) {
+// If one plane can do both, the barrier and the allreduce share an exchange.
+Task Executor::run_behind_barrier(Batch& batch, PlanBarrier& barrier) {
   plane_ = find(planes_, {Verb::kAllreduce, DType::kUint64, ReduceOp::kMax, kHostDevice, sizeof(PlanBarrier::Words)});
-  if (plane_ == nullptr) throw Error(ErrorKind::kAborted, "no plane can run the meetings of a locked plan");
+  if (plane_ == nullptr) throw Error(ErrorKind::kAborted, "no plane can run the barriers of a locked plan");
   const Kinds kinds = kinds_of(batch);
   if (kinds.size() == 1) {
     const auto& [kind, segments] = *kinds.begin();
     const Request& request = batch.front().agreement->request;
     const std::int64_t largest = largest_bytes(segments, kind.dtype);
     if (find(planes_, {Verb::kAllreduce, kind.dtype, request.op, kind.device, largest}) == plane_) {
-      plane_->note_use();
-      co_await plane_->allreduce_if_all_come(meeting, reduction_of(request, kind.dtype, kind.contributors), segments);
+      co_await plane_->allreduce_behind_barrier(barrier, reduction_of(request, kind.dtype, kind.contributors),
+                                                segments);
+      if (barrier.called_off()) plane_ = nullptr;  // it has carried no tensor
       co_return;
     }
   }
-  co_await plane_->allreduce_if_all_come(meeting, {}, {});
-  if (!meeting.called_off()) co_await allreduce(batch.front().agreement->request, kinds);
+  co_await plane_->allreduce_behind_barrier(barrier, {}, {});
+  plane_ = nullptr;
+  if (!barrier.called_off()) co_await allreduce(batch.front().agreement->request, kinds);
 }
 
 Task Executor::allreduce(Batch& batch) {

@@ -7,17 +7,19 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "agreement/messages.h"
 #include "base/task.h"
+#include "observer/observer.h"
 #include "plane/plan_barrier.h"
 #include "plane/planes.h"
 #include "queue/submission.h"
 
 namespace sirtaki {
 
-// One agreed request; without a submission on a rank that has joined, which then contributes what changes nothing.
+// One agreed request. A rank that has joined has no submission for it, and contributes neutral elements.
 struct BatchItem {
   std::shared_ptr<const Agreement> agreement;
   int contributors = 0;
@@ -26,34 +28,34 @@ struct BatchItem {
 };
 using Batch = std::vector<BatchItem>;
 
+// What to announce about the batch.
+BatchEvent event_of(const Batch& batch, int group, bool planned, std::uint64_t number);
+
 class Executor {
  public:
   // Called when a submission is finished (error null) or failed.
   using Deliver = std::function<void(Submission&, Result, const Error*)>;
-  // Called when a meeting is over, after its batch unless that was called off; may take items out of the batch, which
-  // are then not delivered.
-  using Met = std::function<void(const PlanBarrier&, Batch&)>;
 
-  Executor(int rank, int size, DataPlanes planes, Deliver deliver, Met met = nullptr);
+  Executor(int rank, int size, DataPlanes planes, Deliver deliver, const Observers& observers);
 
+  // Queues a batch. With a barrier: allreduces of host tensors, which run only if no rank departs at the barrier. A
+  // rank that departs there adds an empty batch.
+  void add(Batch batch, BatchEvent event, std::optional<PlanBarrier> barrier = std::nullopt);
+  bool busy() const { return !batches_.empty(); }
+  // The running batch waits at its barrier for other ranks.
+  bool at_barrier() const;
+  // The last batch, if it was called off at its barrier: its submissions are not delivered.
+  Batch take_called_off() { return std::exchange(called_off_, {}); }
+  // The requests of the running batch, and where this rank made them.
+  std::vector<StandingWait> running() const;
   // Calls with every submission here, and whether its batch is running.
   void for_each(const std::function<void(const Submission&, bool running)>& call) const;
-
-  void add(Batch batch) { batches_.push_back({std::move(batch), std::nullopt}); }
-  // Allreduces of host tensors, to be run if all ranks come to the meeting; none if this rank calls it off.
-  void add(const PlanBarrier& meeting, Batch batch) { batches_.push_back({std::move(batch), meeting}); }
-  bool busy() const { return !batches_.empty(); }
-  // What the running batch holds, and where this rank asked for it.
-  std::vector<StandingWait> running() const;
-  // Have others not come yet to the meeting that this rank is at?
-  bool at_meeting() const;
-  // Will whoever can bring the running batch forward wake this rank?
+  // Is this rank woken when another rank can bring the running batch forward?
   bool wakes() const { return plane_ == nullptr || plane_->wakes(); }
-
-  // Has a plane queued work that is unfinished, and that progress() therefore looks after?
+  // A plane has queued work that is unfinished. progress() checks it now and then.
   bool watching() const { return watching_; }
 
-  // True if something moved. An error of a batch that the planes refused alike on all ranks is delivered; any other
+  // True if data moved. An error of a batch that the planes refused alike on all ranks is delivered; any other
   // leaves the ranks in different states, so it is thrown, and every work of all batches is failed by abort().
   bool progress();
 
@@ -62,7 +64,8 @@ class Executor {
  private:
   struct Entry {
     Batch batch;
-    std::optional<PlanBarrier> meeting;
+    BatchEvent event;
+    std::optional<PlanBarrier> barrier;
   };
   // What one call of a plane can take together.
   struct Kind {
@@ -74,7 +77,7 @@ class Executor {
   using Kinds = std::map<Kind, std::vector<Segment>>;
 
   Task run(Batch& batch);
-  Task meet_and_run(Batch& batch, PlanBarrier& meeting);
+  Task run_behind_barrier(Batch& batch, PlanBarrier& barrier);
   Task allreduce(Batch& batch);
   Task allreduce(const Request& request, const Kinds& kinds);
   Kinds kinds_of(Batch& batch);
@@ -86,6 +89,8 @@ class Executor {
   DataPlane& choose_plane(const PlaneQuery& query);
   static StreamPosition position_of(const Batch& batch, std::int64_t bytes);
   void* output(BatchItem& item, std::size_t tensor, Shape shape);
+  void finish_transfer();
+  void finish_batch(const Error* refused);
   void look_after_queued();
   void deliver_all(Batch& batch, const Error* error);
 
@@ -93,11 +98,12 @@ class Executor {
   int size_;
   DataPlanes planes_;
   Deliver deliver_;
-  Met met_;
+  const Observers& observers_;
   std::deque<Entry> batches_;  // the first is running
   std::optional<Task> running_;
   std::vector<Result> results_;  // of the running batch, by item
-  DataPlane* plane_ = nullptr;   // that the running batch uses
+  Batch called_off_;
+  DataPlane* plane_ = nullptr;  // carries the running batch
   bool watching_ = false;
   std::chrono::steady_clock::time_point next_look_;
 };

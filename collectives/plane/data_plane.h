@@ -11,7 +11,6 @@
 #include "base/types.h"
 #include "device/device.h"
 #include "plane/plan_barrier.h"
-#include "plane/plane_uses.h"
 
 namespace sirtaki {
 
@@ -72,6 +71,8 @@ class DataPlane {
  public:
   virtual ~DataPlane() = default;
   virtual std::string_view name() const = 0;
+  // The name, for statistics, of what carried the last batch: of a part, if the plane leaves batches to its parts.
+  virtual std::string_view carrier() const { return name(); }
   virtual bool supports(const PlaneQuery& query) const = 0;
   // Does a rank wake the others (Transport::wake) whenever one of them could go on? Otherwise they have to look.
   virtual bool wakes() const { return false; }
@@ -88,26 +89,15 @@ class DataPlane {
 
   // The segments are one batch: small ones share messages.
   virtual Task allreduce(Reduction reduction, std::span<const Segment> segments) = 0;
-  // A meeting and then, unless a rank calls that off, an allreduce. Who calls it off gives no segments. Host only.
-  virtual Task allreduce_if_all_come(PlanBarrier& meeting, Reduction reduction, std::span<const Segment> segments);
+  // A plan barrier and then, unless a rank departs from the plan, an allreduce. A rank that departs gives no segments.
+  // Host only.
+  virtual Task allreduce_behind_barrier(PlanBarrier& barrier, Reduction reduction, std::span<const Segment> segments);
   // Segments of `element_size` bytes an element; in is read on the root, out written everywhere else; on GPUs on the
   // root as well.
   virtual Task broadcast(int root, std::size_t element_size, std::span<const Segment> segments) = 0;
   virtual Task allgather(std::size_t element_size, const Spread& spread) = 0;
   virtual Task reducescatter(Reduction reduction, const Spread& spread) = 0;
   virtual Task alltoall(std::size_t element_size, const Exchange& exchange) = 0;
-
-  // The counters, which must outlive this, hear whenever the plane is chosen.
-  virtual void count_uses(PlaneUses& uses) { count_as(uses.of(name())); }
-  void note_use() const {
-    if (uses_ != nullptr) uses_->fetch_add(1, std::memory_order_relaxed);
-  }
-
- protected:
-  void count_as(PlaneUses::Counter& counter) { uses_ = &counter; }
-
- private:
-  PlaneUses::Counter* uses_ = nullptr;
 };
 
 }  // namespace sirtaki

@@ -7,7 +7,7 @@
 
 namespace sirtaki {
 
-void PlanBarrier::hear(const Words& theirs) {
+void PlanBarrier::merge(const Words& theirs) {
   for (std::size_t i = 0; i < kWords; ++i) words[i] = std::max(words[i], theirs[i]);
 }
 
@@ -17,13 +17,14 @@ void PlanBarrier::conclude() {
                 "the ranks are at different batches of their locked plan; please report this as a bug");
   }
   over = true;
+  if (observers != nullptr && !called_off()) observers->announce(&Observer::on_all_arrived, *batch);
 }
 
-Task DataPlane::allreduce_if_all_come(PlanBarrier& meeting, Reduction reduction, std::span<const Segment> segments) {
-  const Segment words{meeting.words.data(), meeting.words.data(), PlanBarrier::kWords};
+Task DataPlane::allreduce_behind_barrier(PlanBarrier& barrier, Reduction reduction, std::span<const Segment> segments) {
+  const Segment words{barrier.words.data(), barrier.words.data(), PlanBarrier::kWords};
   co_await allreduce({.dtype = DType::kUint64, .op = ReduceOp::kMax}, std::span(&words, 1));
-  meeting.conclude();
-  if (!meeting.called_off() && !segments.empty()) co_await allreduce(reduction, segments);
+  barrier.conclude();
+  if (!barrier.called_off() && !segments.empty()) co_await allreduce(reduction, segments);
 }
 
 }  // namespace sirtaki

@@ -1,28 +1,34 @@
-// What ranks say to each other before the batch of a locked plan (docs/locked_plan.md).
+// The barrier before each batch of a locked plan, by which a rank can leave the plan (docs/locked_plan.md).
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 
+#include "observer/observer.h"
+
 namespace sirtaki {
 
 struct PlanBarrier {
-  // The last two show whether all ranks are at the same batch, which they are unless the protocol is broken.
+  // The last two show whether all ranks are at the same batch. They are, unless the protocol is broken.
   enum Word : std::size_t { kDeparts, kPosition, kPositionBackward, kWords };
   using Words = std::array<std::uint64_t, kWords>;
 
+  // `departs`: this rank leaves the plan. `position`: batches of the plan that this rank has begun.
   PlanBarrier(bool departs, std::uint64_t position) : words{departs ? std::uint64_t{1} : 0, position, ~position} {}
 
-  // Of one rank among others.
-  void hear(const Words& theirs);
-  // `words` are now the greatest of all ranks. Throws Error(kAborted) if they are at different batches.
+  // Takes in the words of another rank.
+  void merge(const Words& theirs);
+  // `words` are now the maximum over all ranks. Throws Error(kAborted) if the ranks are at different batches.
   void conclude();
-  // Once it is over: some rank departs, and nobody runs the batch.
+  // Some rank departs, so no rank runs the batch. Known to all ranks once the barrier is over.
   bool called_off() const { return words[kDeparts] != 0; }
 
   Words words;
   bool over = false;
+  // What to announce when all ranks have arrived; optional.
+  const Observers* observers = nullptr;
+  const BatchEvent* batch = nullptr;
 };
 
 }  // namespace sirtaki

@@ -12,10 +12,7 @@ DataPlane* find(const DataPlanes& planes, const PlaneQuery& query) {
 }
 
 DataPlane& choose(const DataPlanes& planes, const PlaneQuery& query) {
-  if (DataPlane* const plane = find(planes, query)) {
-    plane->note_use();
-    return *plane;
-  }
+  if (DataPlane* const plane = find(planes, query)) return *plane;
   std::string tried;
   for (const auto& plane : planes) tried += (tried.empty() ? "" : ", ") + std::string(plane->name());
   throw Error(ErrorKind::kPrecondition, "No data plane can run " + std::string(name_of(query.verb)) + " of " +

@@ -13,7 +13,7 @@ using DataPlanes = std::vector<std::unique_ptr<DataPlane>>;
 
 // Null if no plane can.
 DataPlane* find(const DataPlanes& planes, const PlaneQuery& query);
-// Throws Error(kPrecondition) if no plane can; counts the use.
+// Throws Error(kPrecondition) if no plane can.
 DataPlane& choose(const DataPlanes& planes, const PlaneQuery& query);
 
 }  // namespace sirtaki

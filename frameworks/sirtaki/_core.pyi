@@ -214,6 +214,9 @@ def statistics() -> dict[str, int]:
     included, since time_waits().
     """
 
+def end_step() -> None:
+    """The program has waited for all gradients of a training step; for observers."""
+
 def time_waits() -> None:
     """Has waits measured from now on, which makes each a little slower."""
 

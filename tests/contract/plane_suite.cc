@@ -102,7 +102,7 @@ struct Suite {
   DataPlane& plane;
   int rank;
   int size;
-  std::uint64_t position = 0;  // of the last meeting
+  std::uint64_t position = 0;  // of the last barrier
 
   // Ranks differ in which tensors are reduced in place.
   bool in_place(std::size_t tensor) const { return (tensor + static_cast<std::size_t>(rank)) % 2 == 0; }
@@ -110,18 +110,18 @@ struct Suite {
   void allreduce(const Reduction& reduction, const Counts& counts) { allreduce(reduction, counts, nullptr); }
 
   // As a batch of a locked plan; `absent`: the rank that departs instead, or -1.
-  void meet(const Reduction& reduction, const Counts& counts, int absent) {
-    PlanBarrier meeting(rank == absent, ++position);
+  void pass_plan_barrier(const Reduction& reduction, const Counts& counts, int absent) {
+    PlanBarrier barrier(rank == absent, ++position);
     if (rank == absent) {
-      wait(plane.allreduce_if_all_come(meeting, {}, {}));
+      wait(plane.allreduce_behind_barrier(barrier, {}, {}));
     } else {
-      allreduce(reduction, counts, &meeting);
+      allreduce(reduction, counts, &barrier);
     }
-    check(meeting.over, "the meeting is over");
-    check(meeting.called_off() == (absent >= 0), "all know whether a rank departs");
+    check(barrier.over, "the barrier is over");
+    check(barrier.called_off() == (absent >= 0), "all know whether a rank departs");
   }
 
-  void allreduce(const Reduction& reduction, const Counts& counts, PlanBarrier* meeting) {
+  void allreduce(const Reduction& reduction, const Counts& counts, PlanBarrier* barrier) {
     const DType dtype = reduction.dtype;
     std::vector<Memory> in, out;
     std::vector<Segment> segments;
@@ -133,9 +133,9 @@ struct Suite {
     }
     const std::vector<Memory> before = in;
     const std::vector<Memory> untouched = out;
-    wait(meeting == nullptr ? plane.allreduce(reduction, segments)
-                            : plane.allreduce_if_all_come(*meeting, reduction, segments));
-    if (meeting != nullptr && meeting->called_off()) {
+    wait(barrier == nullptr ? plane.allreduce(reduction, segments)
+                            : plane.allreduce_behind_barrier(*barrier, reduction, segments));
+    if (barrier != nullptr && barrier->called_off()) {
       check(in == before && out == untouched, "nothing is written when a rank departs");
       return;
     }
@@ -297,12 +297,12 @@ void check_all_allreduces(Suite& suite) {
   }
 }
 
-void check_meetings(Suite& suite) {
+void check_plan_barriers(Suite& suite) {
   const Reduction reduction{DType::kFloat32, ReduceOp::kSum, 0.5, 0.25};
   for (const Counts& counts : {Counts{}, Counts{3}, Counts{0, 1, 40, 400}, Counts{700'001, 11}}) {
-    suite.meet(reduction, counts, -1);
-    for (int absent = 0; absent < suite.size; ++absent) suite.meet(reduction, counts, absent);
-    suite.meet(reduction, counts, -1);
+    suite.pass_plan_barrier(reduction, counts, -1);
+    for (int absent = 0; absent < suite.size; ++absent) suite.pass_plan_barrier(reduction, counts, absent);
+    suite.pass_plan_barrier(reduction, counts, -1);
     suite.allreduce(reduction, counts);
   }
 }
@@ -323,7 +323,7 @@ void check_plane(DataPlane& plane, int rank, int size) {
   check_answers(plane);
   check_reductions(suite, {{1, 1}, {0.5, 1}, {1, 0.25}, {2, 0.5}});
   check_batches(suite);
-  check_meetings(suite);
+  check_plan_barriers(suite);
   check_moves(suite);
 }
 
@@ -333,7 +333,7 @@ void check_plane_briefly(DataPlane& plane, int rank, int size) {
   check_reductions(suite, {{1, 1}, {0.5, 0.25}});
   for (const Counts& counts : batches()) suite.allreduce({DType::kFloat32, ReduceOp::kSum, 1, 0.25}, counts);
   suite.allreduce({DType::kBfloat16, ReduceOp::kSum, 1, 0.5}, {5, 700'001, 11, 262'144, 900'000, 6});
-  check_meetings(suite);
+  check_plan_barriers(suite);
   suite.broadcast(size - 1, 4, {5, 700'001, 11, 0, 6});
   for (const int shift : {0, 1}) suite.allgather(2, suite.spread(40'001, shift));
   suite.alltoall(8, 20'001);
@@ -348,7 +348,7 @@ void check_allreduce_plane(DataPlane& plane, int rank, int size) {
   check(!plane.supports({.verb = Verb::kAllreduce, .device = 0}), "supports a GPU");
   check(!plane.supports({.verb = Verb::kAllreduce, .op = ReduceOp::kAdasum}), "supports Adasum");
   check_all_allreduces(suite);
-  check_meetings(suite);
+  check_plan_barriers(suite);
   for (const Reduction& reduction :
        {Reduction{DType::kFloat32, ReduceOp::kSum, 0.5, 0.25}, Reduction{DType::kBfloat16, ReduceOp::kSum, 1, 0.5},
         Reduction{DType::kInt8, ReduceOp::kSum, 1, 0.5}}) {

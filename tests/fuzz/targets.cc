@@ -183,10 +183,10 @@ void follow(std::span<const std::byte> bytes) {
   auto transports = make_loopback(kRanks);
   ControlChannel line(*transports[0], kNames);
   Owner owner;
-  Statistics statistics;
-  PlanLane lane{nullptr, idle_planes()};
+  const Observers observers;
+  PlanChannel channel{nullptr, idle_planes()};
   Group group({.ranks = kNames, .hosts = {"a", "a", "a"}, .settings = {}}, std::move(transports[1]), idle_planes(),
-              std::move(lane), owner, statistics);
+              std::move(channel), owner, observers);
   std::vector<float> memory(100);
   for (const Verb verb : kVerbs) {
     const Request request = request_of(verb, name_of_call(verb));

@@ -28,9 +28,7 @@ class GpuPlane final : public DataPlane {
   bool supports(const PlaneQuery& query) const override {
     return query.device != kHostDevice && moves_data(query.verb);
   }
-
-  // By data path (NCCL, MPI, host), once that is agreed on.
-  void count_uses(PlaneUses& uses) override { uses_ = &uses; }
+  std::string_view carrier() const override { return prepared_ ? way() : name(); }
 
   void begin(const StreamPosition& position) override;
   EventPtr end() override { return last_ = device_->record(stream_); }
@@ -126,7 +124,6 @@ class GpuPlane final : public DataPlane {
   std::int64_t bytes_ = 0;  // of the batch
   EventPtr last_;
   bool aborted_ = false;
-  PlaneUses* uses_ = nullptr;
 };
 
 GpuPlane::~GpuPlane() {
@@ -189,9 +186,6 @@ Task GpuPlane::prepare() {
     mpi_ = std::make_unique<MpiGpuCollectives>(*options_.mpi, *device_, stream_, agreement.kernels);
   }
   if (agreement.nccl) co_await connect(library, own, agreement);
-  if (uses_ == nullptr) co_return;
-  count_as(uses_->of(way()));
-  note_use();
 }
 
 std::string_view GpuPlane::way() const {

@@ -61,10 +61,10 @@ class ShmPlane final : public DataPlane {
   }
 
   // Whoever calls it off takes as many turns as the others until they learn of it: one.
-  Task allreduce_if_all_come(PlanBarrier& meeting, Reduction reduction, std::span<const Segment> segments) override {
+  Task allreduce_behind_barrier(PlanBarrier& barrier, Reduction reduction, std::span<const Segment> segments) override {
     if (is_small(total_bytes(segments, size_of(reduction.dtype))))
-      return shm_allreduce_at_once(channel_, reduction, segments, inputs_, &meeting);
-    return meet_first(meeting, reduction, segments);
+      return shm_allreduce_at_once(channel_, reduction, segments, inputs_, &barrier);
+    return pass_barrier_first(barrier, reduction, segments);
   }
 
   Task broadcast(int root, std::size_t element_size, std::span<const Segment> segments) override;
@@ -78,9 +78,9 @@ class ShmPlane final : public DataPlane {
     return bytes <= (size_ == 2 ? kOneShotBytes : kOneShotBytesOfMany);
   }
 
-  Task meet_first(PlanBarrier& meeting, Reduction reduction, std::span<const Segment> segments) {
-    co_await shm_allreduce_at_once(channel_, {}, {}, inputs_, &meeting);
-    if (!meeting.called_off()) co_await allreduce(reduction, segments);
+  Task pass_barrier_first(PlanBarrier& barrier, Reduction reduction, std::span<const Segment> segments) {
+    co_await shm_allreduce_at_once(channel_, {}, {}, inputs_, &barrier);
+    if (!barrier.called_off()) co_await allreduce(reduction, segments);
   }
 
   // Where processes share a core, a hand-over costs a context switch: few large pieces.

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::int64_t kBlockBytes = 16 << 10;  // what is reduced and written back at a time stays in the first cache
 constexpr std::int64_t kLine = 64;
-constexpr std::size_t kWordBytes = 64;  // of a slot, for those of a meeting
+constexpr std::size_t kWordBytes = 64;  // of a slot, for the words of a plan barrier
 static_assert(sizeof(PlanBarrier::Words) <= kWordBytes);
 
 // One piece after the other, as one rank sees it. Elements are numbered from the beginning of the piece.
@@ -122,7 +122,7 @@ struct AtOnce {
   std::span<const Segment> segments;
   std::span<const std::byte*> inputs;
   std::uint64_t turn;
-  PlanBarrier* meeting;
+  PlanBarrier* barrier;
 
   std::size_t bytes(const Segment& segment) const {
     return static_cast<std::size_t>(segment.count) * size_of(reduction.dtype);
@@ -130,8 +130,8 @@ struct AtOnce {
 
   void copy_in() const {
     std::byte* to = channel.slot(channel.rank(), turn);
-    if (meeting != nullptr) {
-      std::memcpy(to, meeting->words.data(), sizeof(PlanBarrier::Words));
+    if (barrier != nullptr) {
+      std::memcpy(to, barrier->words.data(), sizeof(PlanBarrier::Words));
       to += kWordBytes;
     }
     for (const Segment& segment : segments) {
@@ -145,23 +145,23 @@ struct AtOnce {
   void reduce() const {
     channel.know_all_done_before(turn);  // whoever has written in this turn has left the one before
     std::size_t offset = 0;
-    if (meeting != nullptr) {
-      hear_others();
+    if (barrier != nullptr) {
+      exchange_barrier();
       offset += kWordBytes;
     }
-    if (meeting == nullptr || !meeting->called_off()) fold_all(offset);
+    if (barrier == nullptr || !barrier->called_off()) fold_all(offset);
     channel.note_done(turn);
     channel.fetch_own_slot(turn + 1, offset);
   }
 
  private:
-  void hear_others() const {
+  void exchange_barrier() const {
     for (int r = 0; r < channel.size(); ++r) {
       PlanBarrier::Words theirs;
       std::memcpy(theirs.data(), channel.slot(r, turn), sizeof(theirs));
-      meeting->hear(theirs);
+      barrier->merge(theirs);
     }
-    meeting->conclude();
+    barrier->conclude();
   }
 
   // From `offset` of the slots on, which then is where the elements end.
@@ -191,8 +191,8 @@ Task reduce_later(AtOnce batch, PendingPtr all_written) {
 
 // A coroutine only if a rank keeps us waiting: making one takes about as long as the hand-over.
 Task shm_allreduce_at_once(ShmChannel& channel, Reduction reduction, std::span<const Segment> segments,
-                           std::span<const std::byte*> inputs, PlanBarrier* meeting) {
-  const AtOnce batch{channel, reduction, segments, inputs, channel.take_turns(1), meeting};
+                           std::span<const std::byte*> inputs, PlanBarrier* barrier) {
+  const AtOnce batch{channel, reduction, segments, inputs, channel.take_turns(1), barrier};
   if (PendingPtr wait = channel.may_write(batch.turn)) return write_and_reduce(batch, std::move(wait));
   batch.copy_in();
   if (PendingPtr wait = channel.all_written(batch.turn)) return reduce_later(batch, std::move(wait));

@@ -226,6 +226,7 @@ class GradientReducer:
             step.site = ""
         step.full = step.touched = False
         self._completions += 1
+        core.end_step()
 
     def _finish_prepared(self) -> bool:
         """The usual end of a step: every unit was sent as prepared. False if not, and then nothing is done."""

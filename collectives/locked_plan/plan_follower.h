@@ -1,0 +1,91 @@
+// Follows the locked plan of a group on one rank: holds the tensors of the next batches, runs each batch behind its
+// barrier, and leaves the plan together with the other ranks. docs/locked_plan.md is the protocol, with the reasons why
+// it is safe. Engine's thread only.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "execution/executor.h"
+#include "locked_plan/locked_plan.h"
+#include "observer/observer.h"
+#include "transport/transport.h"
+
+namespace sirtaki {
+
+// On which planned batches run, since they keep no order with batches that are voted for. Without planes there are no
+// plans. The planes use the transport, so they go first.
+struct PlanChannel {
+  std::unique_ptr<Transport> transport;
+  DataPlanes planes;
+};
+
+class PlanOwner {
+ public:
+  // The plan will not run this submission: vote for it.
+  virtual void vote(Submission submission) = 0;
+  virtual void deliver(Submission& submission, Result result, const Error* error) = 0;
+  virtual void on_plan_batch_done() = 0;
+  // All ranks leave the plan; it has served for so many steps.
+  virtual void on_plan_ended(std::uint64_t steps) = 0;
+
+ protected:
+  ~PlanOwner() = default;
+};
+
+class PlanFollower {
+ public:
+  // `rank` and `size`: in the group.
+  PlanFollower(int group, int rank, int size, PlanChannel channel, PlanOwner& owner, const Observers& observers);
+
+  // True if the submission was taken: the plan will run it, or it is a join that must wait until this rank has left the
+  // plan. Otherwise it must be voted for.
+  bool take(Submission& submission);
+  // The ranks have agreed on this name by votes.
+  void on_agreed(const std::string& name);
+  // Follows this plan from now on. Needs may_lock(), and no plan.
+  void lock(const LockedPlan::Batches& batches);
+  // Leaves the plan at the next barrier that this rank has not entered. The other ranks learn of it there.
+  void depart();
+
+  // Begins the next batch if this rank has all of its tensors, moves the running one, or leaves the plan if this rank
+  // cannot go on. `awaited`: a thread of this process waits, and has submitted all that it can before. True if anything
+  // moved.
+  bool progress(bool awaited);
+  void fail_all(const Error& error);
+
+  bool follows() const { return plan_.has_value(); }
+  // No batch is between its barrier and its end, so a new plan can take the place of the one before.
+  bool may_lock() const { return has_planes_ && !busy(); }
+  bool busy() const { return executor_.busy(); }
+  bool moving_data() const { return busy() && !executor_.at_barrier(); }
+  bool active() const { return busy() || (plan_ && plan_->holds_anything()); }
+  bool wakes() const { return executor_.wakes(); }
+  bool watching() const { return executor_.watching(); }
+
+  // Requests that this rank holds while no tensor of the plan has come for `patience`.
+  std::vector<StandingWait> list_held(Clock::time_point now, Clock::duration patience) const;
+  // Requests of the running batch.
+  std::vector<StandingWait> list_running() const { return executor_.running(); }
+  void for_each(const std::function<void(const Submission&, std::string_view state)>& call) const;
+
+ private:
+  bool follow(bool awaited);
+  void finish_barrier();
+  void end_plan(Batch called_off);
+
+  int group_;
+  int size_;
+  std::unique_ptr<Transport> transport_;
+  bool has_planes_;
+  PlanOwner& owner_;
+  const Observers& observers_;
+  Executor executor_;  // has one batch at most
+  std::optional<LockedPlan> plan_;
+  std::uint64_t batches_done_ = 0;      // of all plans
+  bool departing_ = false;              // at the next barrier, since this rank has entered one already
+  std::vector<Submission> late_joins_;  // a vote for a join counts as a vote for everything, so it comes last
+};
+
+}  // namespace sirtaki

@@ -1,0 +1,121 @@
+// The one interface through which an engine announces what happens at its stations. Statistics, job status, a flight
+// recorder, a timeline or a tuner are observers: nothing else in the core counts or times.
+//
+// Rules for an observer:
+// - It only looks. No decision of the engine may depend on an observer: ranks may observe different things.
+// - It must not throw, block, wait for a work, or call the engine. A call runs on the path of a gradient.
+// - It takes the time itself, if it needs the time. The arguments are valid during the call only.
+// - Once added it stays until the engine has ended. To switch it off, let it return at once.
+// - Each function says which thread calls it:
+//   "program": any thread of the program, several at once.
+//   "engine": the thread that does the engine's work. That may be a thread of the program that waits, but it is one
+//   thread at a time, and what one call has written the next call can read.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/types.h"
+
+namespace sirtaki {
+
+// All ranks of a group have voted for a request.
+struct AgreedEvent {
+  int group = 0;
+  const Request& request;
+  // Known on the coordinator's rank only: the global rank whose vote came last, and how long after the first vote.
+  int last = -1;
+  Clock::duration spread{};
+};
+
+// One collective of a group. All ranks of the group give it the same number. Numbers count from 1, separately for
+// batches that were voted for and for batches of locked plans.
+struct BatchEvent {
+  int group = 0;
+  bool planned = false;  // a batch of a locked plan: it has no votes
+  std::uint64_t number = 0;
+  Verb verb = Verb::kAllreduce;
+  std::uint64_t tensors = 0;
+  std::uint64_t bytes = 0;  // of this rank's inputs
+};
+
+enum class BatchOutcome : std::uint8_t {
+  kDone,       // the results are there; for a GPU, the collective is queued
+  kRefused,    // no plane can run it; all ranks refuse it alike
+  kCalledOff,  // a rank has departed from the locked plan: the same requests are voted for next
+};
+
+class Observer {
+ public:
+  virtual ~Observer() = default;
+
+  // Program: a request was accepted. (A rank that is alone copies on the spot, which is not announced.)
+  virtual void on_submitted(int /*group*/, const Request& /*request*/) {}
+  // Program: the calling thread waits for a work that is not done yet, and then no longer does.
+  virtual void on_wait_begun() {}
+  virtual void on_wait_ended() {}
+  // Program: the adapter has waited for all gradients of a training step.
+  virtual void on_step_ended() {}
+
+  // Engine: this rank votes for a request, by its cache slot or with the whole request.
+  virtual void on_voted(int /*group*/, const Request& /*request*/, bool /*by_slot*/) {}
+  // Engine: the verdict has come that a request can run.
+  virtual void on_agreed(const AgreedEvent& /*agreed*/) {}
+  // Engine: a batch is complete and queued. For a planned batch: this rank has submitted all of its tensors.
+  virtual void on_fused(const BatchEvent& /*batch*/) {}
+  // Engine: a batch begins. A planned batch enters the barrier.
+  virtual void on_started(const BatchEvent& /*batch*/) {}
+  // Engine: planned batches only. All ranks have entered the barrier, and none departs.
+  virtual void on_all_arrived(const BatchEvent& /*batch*/) {}
+  // Engine: a data plane has carried the batch, or those of its tensors that have one dtype and device.
+  virtual void on_transferred(const BatchEvent& /*batch*/, std::string_view /*plane*/) {}
+  // Engine: a batch is over. Comes before the works of the batch are done. Not announced if the job fails meanwhile.
+  virtual void on_finished(const BatchEvent& /*batch*/, BatchOutcome /*outcome*/) {}
+  // Engine: a request is over. Comes before its work is done. Null if it succeeded.
+  virtual void on_completed(int /*group*/, const Request& /*request*/, const Error* /*error*/) {}
+
+  // Engine: this rank follows a new locked plan, or has left its plan.
+  virtual void on_plan_locked(int /*group*/) {}
+  virtual void on_plan_left(int /*group*/) {}
+  // Engine: control messages were sent to other ranks.
+  virtual void on_messages_sent(int /*group*/, int /*count*/) {}
+  // Engine: the engine's thread goes to sleep, and nothing is under way.
+  virtual void on_idle() {}
+};
+
+// The observers of one engine. An announcement costs one indirect call for each of them.
+class Observers {
+ public:
+  static constexpr std::size_t kMost = 6;
+
+  // Any thread, at any time. The observer must live as long as the engine. Throws Error(kInvalidArgument) if there are
+  // kMost already.
+  void add(Observer& observer) {
+    const std::lock_guard lock(adding_);
+    const std::size_t count = count_.load(std::memory_order_relaxed);
+    if (count == kMost) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  "an engine has at most " + std::to_string(kMost) + " observers; reuse one instead of adding another");
+    }
+    observers_[count] = &observer;
+    count_.store(count + 1, std::memory_order_release);
+  }
+
+  template <class... Parameters, class... Arguments>
+  void announce(void (Observer::*station)(Parameters...), const Arguments&... arguments) const {
+    const std::size_t count = count_.load(std::memory_order_acquire);
+    for (std::size_t i = 0; i < count; ++i) (observers_[i]->*station)(arguments...);
+  }
+
+ private:
+  std::array<Observer*, kMost> observers_{};
+  std::atomic<std::size_t> count_{0};
+  std::mutex adding_;
+};
+
+}  // namespace sirtaki

@@ -1,0 +1,66 @@
+#include "watch/progress_watch.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/error.h"
+#include "base/failure_cause.h"
+
+namespace sirtaki {
+namespace {
+
+// A rank that waits looks more often than that, unless its process was stopped. Then the silence says nothing.
+constexpr std::chrono::seconds kLookGap{2};
+
+double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+}  // namespace
+
+ProgressWatch::ProgressWatch(int rank, std::vector<int> ranks, std::vector<std::string> hosts, const Settings& settings)
+    : rank_(rank),
+      ranks_(std::move(ranks)),
+      hosts_(std::move(hosts)),
+      warning_seconds_(settings.stall_warning_seconds),
+      abort_seconds_(settings.stall_abort_seconds) {}
+
+bool ProgressWatch::data_stands_still(Clock::time_point now) {
+  if (std::exchange(data_moved_, false)) still_since_ = now;
+  return now - still_since_ > kPatience;
+}
+
+std::optional<std::vector<StandingWait>> ProgressWatch::changed(std::vector<StandingWait> waits) {
+  if (waits == reported_) return std::nullopt;
+  reported_ = std::move(waits);
+  return reported_;
+}
+
+// A coordinator that lives answers at once, whatever its program does. A coordinator that was stopped, or whose
+// messages are lost, cannot report the stall that follows.
+bool ProgressWatch::must_ask_coordinator(bool waits, Clock::time_point now) {
+  const bool verdict_came = std::exchange(verdict_came_, false);
+  const bool looked = now - std::exchange(last_look_, now) < kLookGap;
+  if (!waits || verdict_came || !looked) {
+    silent_since_ = now;
+    asked_ = false;
+    return false;
+  }
+  const Clock::duration silence = now - silent_since_;
+  double ask_after = std::numeric_limits<double>::infinity();
+  if (warning_seconds_ > 0) ask_after = warning_seconds_;
+  if (abort_seconds_ > 0) ask_after = std::min(ask_after, abort_seconds_ / 2);
+  if (!asked_) return asked_ = seconds(silence) > ask_after;
+  if (abort_seconds_ > 0 && seconds(silence) >= abort_seconds_) fail(silence);
+  return false;
+}
+
+void ProgressWatch::fail(Clock::duration silence) const {
+  const int own = ranks_[static_cast<std::size_t>(rank_)];
+  const std::string text = "rank " + std::to_string(ranks_[0]) + " (" + hosts_[0] +
+                           "), which coordinates, has not answered rank " + std::to_string(own) + " for " +
+                           std::to_string(static_cast<long>(seconds(silence) + 0.5)) +
+                           " s (SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS, 0 = never): it is dead or stopped, or what it "
+                           "sent was lost.";
+  throw JobFailure({FailureKind::kLostConnection, ranks_[0], hosts_[0], text, wall_clock(), "", own}, false);
+}
+
+}  // namespace sirtaki
