@@ -1,7 +1,7 @@
 // Which requests travel together.
 #include "planner.h"
 
-#include "check.h"
+#include <doctest/doctest.h>
 
 namespace sirtaki::testing {
 namespace {
@@ -22,18 +22,18 @@ Plan plan_of(const std::vector<Request>& requests, std::int64_t limit = kLimit) 
   return plan(pointers, limit);
 }
 
-void equals_fuse_up_to_the_limit() {
-  check(plan_of({allreduce(100), allreduce(100), allreduce(50)}) == Plan{{0, 1, 2}}, "1000 bytes fit");
-  check(plan_of({allreduce(100), allreduce(100), allreduce(51)}) == Plan{{0, 1}, {2}}, "1004 bytes do not");
-  check(plan_of({allreduce(999), allreduce(1)}) == Plan{{0}, {1}}, "one that is too large travels alone");
+TEST_CASE("Equal requests fuse up to the limit") {
+  CHECK_MESSAGE((plan_of({allreduce(100), allreduce(100), allreduce(50)}) == Plan{{0, 1, 2}}), "1000 bytes fit");
+  CHECK_MESSAGE((plan_of({allreduce(100), allreduce(100), allreduce(51)}) == Plan{{0, 1}, {2}}), "1004 bytes do not");
+  CHECK_MESSAGE((plan_of({allreduce(999), allreduce(1)}) == Plan{{0}, {1}}), "one that is too large travels alone");
 }
 
-void zero_turns_fusion_off() {
-  check(plan_of({allreduce(1), allreduce(1)}, 0) == Plan{{0}, {1}}, "threshold 0");
-  check(plan_of({allreduce(0), allreduce(0)}, 0) == Plan{{0, 1}}, "nothing costs nothing");
+TEST_CASE("A limit of 0 sends each tensor alone") {
+  CHECK_MESSAGE((plan_of({allreduce(1), allreduce(1)}, 0) == Plan{{0}, {1}}), "threshold 0");
+  CHECK_MESSAGE((plan_of({allreduce(0), allreduce(0)}, 0) == Plan{{0, 1}}), "nothing costs nothing");
 }
 
-void what_differs_does_not_fuse() {
+TEST_CASE("Requests that differ do not fuse") {
   Request scaled = allreduce(1);
   scaled.prescale = 2;
   Request post = allreduce(1);
@@ -43,11 +43,12 @@ void what_differs_does_not_fuse() {
   Request device = allreduce(1);
   device.tensors = {{DType::kFloat32, 0, device.tensors[0].shape}};
   const Plan expected{{0, 6}, {1}, {2}, {3}, {4}, {5}};
-  check(plan_of({allreduce(1), scaled, post, op, device, allreduce(1, DType::kInt32), allreduce(1)}) == expected,
-        "kinds are kept apart and looked ahead over");
+  CHECK_MESSAGE(
+      plan_of({allreduce(1), scaled, post, op, device, allreduce(1, DType::kInt32), allreduce(1)}) == expected,
+      "kinds are kept apart and looked ahead over");
 }
 
-void other_verbs() {
+TEST_CASE("Broadcasts fuse by root, allgathers do not fuse") {
   Request broadcast = allreduce(1);
   broadcast.verb = Verb::kBroadcast;
   broadcast.root = 0;
@@ -55,28 +56,19 @@ void other_verbs() {
   other_root.root = 1;
   Request gather = allreduce(1);
   gather.verb = Verb::kAllgather;
-  check(plan_of({broadcast, other_root, broadcast}) == Plan{{0, 2}, {1}}, "broadcasts fuse by root");
-  check(plan_of({gather, gather}) == Plan{{0}, {1}}, "allgathers travel alone");
+  CHECK_MESSAGE((plan_of({broadcast, other_root, broadcast}) == Plan{{0, 2}, {1}}), "broadcasts fuse by root");
+  CHECK_MESSAGE((plan_of({gather, gather}) == Plan{{0}, {1}}), "allgathers travel alone");
 }
 
-void groups_stay_whole() {
+TEST_CASE("A group of tensors stays in one batch") {
   Request group = allreduce(200);
   group.tensors = {group.tensors[0], {DType::kFloat32, kHostDevice, {200}}};
-  check(plan_of({allreduce(10), group, allreduce(10)}) == Plan{{0}, {1}, {2}}, "a group beyond the limit");
+  CHECK_MESSAGE((plan_of({allreduce(10), group, allreduce(10)}) == Plan{{0}, {1}, {2}}), "a group beyond the limit");
   group.tensors = {{DType::kFloat32, kHostDevice, {10}}, group.tensors[1]};
-  check(plan_of({allreduce(10), group}) == Plan{{0, 1}}, "a group is one unit that fuses like any other");
+  CHECK_MESSAGE((plan_of({allreduce(10), group}) == Plan{{0, 1}}), "a group is one unit that fuses like any other");
   group.tensors = {group.tensors[0], {DType::kFloat64, kHostDevice, group.tensors[1].shape}};
-  check(plan_of({group, group}) == Plan{{0}, {1}}, "mixed dtypes stay alone");
+  CHECK_MESSAGE((plan_of({group, group}) == Plan{{0}, {1}}), "mixed dtypes stay alone");
 }
 
 }  // namespace
 }  // namespace sirtaki::testing
-
-int main() {
-  using namespace sirtaki::testing;
-  equals_fuse_up_to_the_limit();
-  zero_turns_fusion_off();
-  what_differs_does_not_fuse();
-  other_verbs();
-  groups_stay_whole();
-}
