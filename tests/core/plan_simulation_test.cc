@@ -1,12 +1,13 @@
 // Random programs on random schedules over the real groups: votes, locked plans and departures in one thread, which
 // chooses at every turn which rank does what next. Every sum is checked, and nothing may come to a standstill.
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <deque>
 #include <numeric>
 #include <random>
 
-#include "check.h"
 #include "engine/group.h"
 #include "plane/point_to_point.h"
 #include "transport/loopback.h"
@@ -192,7 +193,7 @@ class Rank final : public GroupOwner {
     for (int rank = 0; rank < script_.ranks(); ++rank) {
       if (script_.takes_part(rank, flight.operation.step)) expected += contribution(flight.operation, rank);
     }
-    for (const double value : *flight.data) check_equal(value, expected, "sum of " + flight.operation.name);
+    for (const double value : *flight.data) CHECK_MESSAGE(value == expected, "sum of ", flight.operation.name);
     ++sums_;
   }
 
@@ -299,56 +300,48 @@ std::uint32_t seeds() {
   return text == nullptr ? 300 : static_cast<std::uint32_t>(std::strtoul(text, nullptr, 10));
 }
 
-void every_program_ends_with_right_sums() {
+TEST_CASE("Every random program ends with right sums") {
   Outcome total;
   for (std::uint32_t seed = 0; seed < seeds(); ++seed) {
     const Outcome outcome = simulate(seed, {.ranks = 2 + static_cast<int>(seed % 3)});
-    check(outcome.ended, "seed " + std::to_string(seed) + " stands still");
-    check_equal(outcome.errors, 0, "errors of seed " + std::to_string(seed));
+    CHECK_MESSAGE(outcome.ended, "seed ", seed, " stands still");
+    CHECK_MESSAGE(outcome.errors == 0, "errors of seed ", seed);
     total.plans += outcome.plans;
     total.planned_batches += outcome.planned_batches;
     total.departures += outcome.departures;
   }
-  check(total.plans > seeds(), "plans were made: " + std::to_string(total.plans));
-  check(total.planned_batches > 2 * total.plans, "they served: " + std::to_string(total.planned_batches));
-  check(total.departures > total.plans / 2, "they were left: " + std::to_string(total.departures));
+  CHECK_MESSAGE(total.plans > seeds(), "plans were made: ", total.plans);
+  CHECK_MESSAGE(total.planned_batches > 2 * total.plans, "they served: ", total.planned_batches);
+  CHECK_MESSAGE(total.departures > total.plans / 2, "they were left: ", total.departures);
 }
 
-void ranks_may_join() {
+TEST_CASE("Ranks may join after unequal numbers of steps") {
   std::uint64_t departures = 0;
   for (std::uint32_t seed = 0; seed < seeds(); ++seed) {
     const Outcome outcome = simulate(seed, {.ranks = 2 + static_cast<int>(seed % 3), .joins = true});
-    check(outcome.ended, "seed " + std::to_string(seed) + " stands still");
-    check_equal(outcome.errors, 0, "errors of seed " + std::to_string(seed));
+    CHECK_MESSAGE(outcome.ended, "seed ", seed, " stands still");
+    CHECK_MESSAGE(outcome.errors == 0, "errors of seed ", seed);
     departures += outcome.departures;
   }
-  check(departures > seeds() / 4, "plans were left");
+  CHECK_MESSAGE(departures > seeds() / 4, "plans were left");
 }
 
-void whoever_leaves_early_is_an_error_for_the_others() {
+TEST_CASE("A rank that leaves early does not block the others") {
   for (std::uint32_t seed = 0; seed < seeds(); ++seed) {
     const Outcome outcome = simulate(seed, {.ranks = 2 + static_cast<int>(seed % 3), .early_leave = true});
-    check(outcome.ended, "seed " + std::to_string(seed) + " stands still");
+    CHECK_MESSAGE(outcome.ended, "seed ", seed, " stands still");
   }
 }
 
 // The rule that whoever leaves a plan still meets the others at its next batch is what keeps them from waiting for
 // ever: without it, this test must see standstills.
-void without_the_drain_rule_it_fails() {
+TEST_CASE("Without the drain rule the simulation finds standstills") {
   int standstills = 0;
   for (std::uint32_t seed = 0; seed < 60; ++seed) {
     if (!simulate(seed, {.ranks = 2, .silent = true}).ended) ++standstills;
   }
-  check(standstills > 0, "a plan that is left without a word brings the others to a standstill");
+  CHECK_MESSAGE(standstills > 0, "a plan that is left without a word brings the others to a standstill");
 }
 
 }  // namespace
 }  // namespace sirtaki::testing
-
-int main() {
-  using namespace sirtaki::testing;
-  every_program_ends_with_right_sums();
-  ranks_may_join();
-  whoever_leaves_early_is_an_error_for_the_others();
-  without_the_drain_rule_it_fails();
-}
