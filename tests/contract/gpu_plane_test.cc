@@ -77,9 +77,8 @@ void on_ranks(int size, const Setup& setup, const std::function<void(Rank&)>& bo
         options.dead_rank = setup.dead_rank;
         if (!setup.hosts.empty()) {
           std::string why;
-          options.levels = make_host_levels(transport, setup.hosts, why);
+          options.levels = make_host_levels(transport, setup.hosts, make_point_to_point_rails(transport), why);
           check(options.levels != nullptr && why.empty(), "no two levels: " + why);
-          options.levels->rail_planes.push_back(make_point_to_point_plane(*options.levels->rail));
         }
         rank.plane = make_gpu_plane(transport, {rank.host.get()}, std::move(options));
         body(rank);
@@ -207,11 +206,12 @@ void check_ways() {
 
 void check_levels() {
   auto transports = make_loopback(1);
+  const MakeRail rails = make_point_to_point_rails(*transports[0]);
   std::string why;
-  check(make_host_levels(*transports[0], {7}, why) == nullptr && why.empty(), "one host has no levels");
-  check(
-      make_host_levels(*transports[0], {0, 1, 1}, why) == nullptr && why == "the hosts have different numbers of ranks",
-      "unequal hosts: " + why);
+  check(make_host_levels(*transports[0], {7}, rails, why) == nullptr && why.empty(), "one host has no levels");
+  check(make_host_levels(*transports[0], {0, 1, 1}, rails, why) == nullptr &&
+            why == "the hosts have different numbers of ranks",
+        "unequal hosts: " + why);
 }
 
 void check_agreement() {

@@ -1,15 +1,17 @@
 // The MPI transport and data plane under a given MPI: mpiexec -n N mpi_contract <path of libmpi>.
 #include <iostream>
 #include <numeric>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "check.h"
+#include "fabric/mpi_fabric.h"
 #include "fake_device.h"
 #include "mpi/mpi_session.h"
 #include "ordered_plane.h"
 #include "plane/gpu/gpu.h"
 #include "plane/mpi/mpi.h"
-#include "plane/shm/two_level.h"
 #include "plane_suite.h"
 #include "transport/mpi.h"
 #include "transport_suite.h"
@@ -74,17 +76,41 @@ void check_gpu_memory(MpiCommunicator communicator) {
   device->destroy(stream);
 }
 
+void check_names(const DataPlanes& planes, const std::vector<std::string>& names) {
+  std::vector<std::string> found;
+  for (const auto& plane : planes) found.emplace_back(plane->name());
+  check(found == names, "another list of planes, from " + found.front() + " to " + found.back());
+}
+
+// All ranks, all but the first, and this rank alone, on the one host that they share.
+void check_fabric(MpiCommunicator communicator) {
+  const auto fabric = make_mpi_fabric(std::move(communicator), {});
+  const int rank = fabric->transport().rank();
+  const int size = fabric->transport().size();
+  std::vector<std::string> names = {"mpi", "point-to-point", "gpu"};
+  std::vector<int> most(static_cast<std::size_t>(size - 1));
+  std::iota(most.begin(), most.end(), 1);
+  const auto part = fabric->split(most);
+  check((part != nullptr) == (rank > 0), "wrong membership");
+  const auto own = fabric->split({rank});
+  check_names(own->make_planes({0}), names);
+  names.insert(names.begin(), "shm");
+  if (size > 1) check_names(fabric->make_planes(std::vector<int>(static_cast<std::size_t>(size), 0)), names);
+  if (part == nullptr || size < 3) return;
+  const DataPlanes planes = part->make_planes(std::vector<int>(most.size(), 0));
+  check_names(planes, names);
+  for (const auto& plane : std::span(planes).first(3)) check_plane_briefly(*plane, rank - 1, size - 1);
+}
+
 // As if the first two ranks shared a host and the others another.
 void check_two_levels(MpiCommunicator communicator) {
-  MpiTransport transport(std::move(communicator));
+  const auto fabric = make_mpi_fabric(std::move(communicator), {});
+  const Transport& transport = fabric->transport();
   std::vector<int> hosts(static_cast<std::size_t>(transport.size()), 1);
   hosts[0] = hosts[1] = 0;
-  check(has_two_levels(hosts), "one level");
-  std::string why;
-  const auto plane = make_two_level_plane(
-      transport, hosts, [](Transport& rail) { return make_mpi_plane(dynamic_cast<MpiTransport&>(rail)); }, why);
-  check(plane != nullptr, why);
-  check_allreduce_plane(*plane, transport.rank(), transport.size());
+  const DataPlanes planes = fabric->make_planes(hosts);
+  check_names(planes, {"two-level", "mpi", "point-to-point", "gpu"});
+  check_allreduce_plane(*planes[0], transport.rank(), transport.size());
 }
 
 // Ranks other than 0 backwards, made while rank 0 does something else.
@@ -122,6 +148,7 @@ void run(const std::string& path) {
     check_bad_arguments(session, size);
     check_mpi(std::move(world));
     if (size < 3) check_gpu_memory(session.world());
+    check_fabric(session.world());
     if (size > 2) check_two_levels(session.world());
     check_of_ranks(session, rank, size);
     check_lives(session);

@@ -34,15 +34,14 @@ void a_failing_collective_ends_the_job_with_its_cause() {
           const auto error = expect_throw<Error>([&] { wait(work); }, "failure");
           check_contains(error.what(), "wire on fire");
         },
-        [broken](int rank) {
-          EngineOptions options = default_options();
-          if (rank != broken) return options;
-          options.make_planes = [](Transport&, const std::vector<int>&) {
+        [](int) { return default_options(); },
+        [broken](int rank) -> MakePlanes {
+          if (rank != broken) return make_point_to_point_planes;
+          return [](Transport&, const std::vector<int>&) {
             DataPlanes planes;
             planes.push_back(std::make_unique<BrokenPlane>());
             return planes;
           };
-          return options;
         });
   }
 }
@@ -78,12 +77,12 @@ void ranks_that_fail_at_once_agree_on_one_cause() {
 void a_rank_that_goes_away_fails_the_others() {
   auto transports = make_loopback(2);
   std::thread leaves([&] {
-    Engine engine(default_options(), std::move(transports[1]));
+    Engine engine(default_options(), make_loopback_fabric(std::move(transports[1])));
     engine.shutdown();  // would wait for the other rank for ever
     check_contains(engine.failure(), "rank 0 went away without shutdown()");
   });
   {
-    Engine engine(default_options(), std::move(transports[0]));
+    Engine engine(default_options(), make_loopback_fabric(std::move(transports[0])));
   }
   leaves.join();
 }
@@ -224,7 +223,8 @@ void different_programs_do_not_start() {
       EngineOptions options = default_options();
       options.program = rank == 0 ? "sirtaki 1" : "sirtaki 2";
       const auto error = expect_throw<Error>(
-          [&] { Engine engine(options, std::move(transports[static_cast<std::size_t>(rank)])); }, "versions");
+          [&] { Engine engine(options, make_loopback_fabric(std::move(transports[static_cast<std::size_t>(rank)]))); },
+          "versions");
       check_contains(error.what(), "'sirtaki 1'");
       check_contains(error.what(), "'sirtaki 2'");
     });
@@ -240,7 +240,8 @@ void a_rank_that_never_comes_is_named() {
       EngineOptions options = default_options();
       options.settings.start_timeout_seconds = 0.3;
       const auto error = expect_throw<Error>(
-          [&] { Engine engine(options, std::move(transports[static_cast<std::size_t>(rank)])); }, "missing rank");
+          [&] { Engine engine(options, make_loopback_fabric(std::move(transports[static_cast<std::size_t>(rank)]))); },
+          "missing rank");
       check_contains(error.what(), "2 of 3 ranks arrived");
       check_contains(error.what(), "missing: rank 1");
     });
