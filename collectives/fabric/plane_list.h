@@ -27,16 +27,16 @@ std::vector<PlaneKind> order_of_planes(const PlaneFacts& facts);
 
 struct PlaneOptions {
   bool shared_memory = true;
-  bool hierarchical_allreduce = false;           // of GPU tensors
-  GpuOptions gpus;                               // without `mpi` and `levels`, which each group has its own
-  std::function<void(const std::string&)> tell;  // one line for people
+  bool hierarchical_allreduce = false;             // of GPU tensors
+  GpuOptions gpus{};                               // without `mpi` and `levels`, which differ between groups
+  std::function<void(const std::string&)> tell{};  // one line for people
 };
 
 // What a network contributes to the planes of one group.
 struct NetworkPlanes {
-  std::function<std::unique_ptr<DataPlane>()> make_plane;  // its own collectives; empty: it has none
-  MakeRail make_rail;
-  const MpiCommunicator* gpu_memory = nullptr;  // if the MPI of this rank takes GPU memory
+  std::function<std::unique_ptr<DataPlane>()> make_plane{};  // its own collectives; empty: it has none
+  MakeRail make_rail{};
+  const MpiCommunicator* gpu_memory = nullptr;  // if the MPI of this rank accepts GPU memory
 };
 
 // Makes the planes of order_of_planes(). If a host lacks shared memory, the list goes without on all ranks. Collective

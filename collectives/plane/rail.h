@@ -15,7 +15,7 @@ class MpiCommunicator;
 struct Rail {
   std::unique_ptr<Transport> transport;         // null on a rank that is not in the rail
   std::unique_ptr<DataPlane> plane;             // can allreduce host memory
-  const MpiCommunicator* gpu_memory = nullptr;  // if the MPI of this rank takes GPU memory; lives with the transport
+  const MpiCommunicator* gpu_memory = nullptr;  // if the MPI of this rank accepts GPU memory; lives with the transport
 };
 
 // Makes a rail of these ranks of a group. Collective over all ranks of the group; blocks.
