@@ -1,4 +1,6 @@
 // The process sets of a job on one rank, and the group that serves each.
+#include <numeric>
+
 #include "engine/engine.h"
 #include "engine/handshake.h"
 
@@ -11,9 +13,9 @@ std::map<int, std::vector<int>> Engine::process_sets() const {
   return result;
 }
 
-void Engine::make_group(int id, std::vector<int> ranks, std::unique_ptr<Transport> transport) {
+void Engine::make_group(int id, std::vector<int> ranks, std::unique_ptr<Fabric> fabric) {
   const int rank = index_of(ranks, topology_.rank);
-  if (transport != nullptr) {
+  if (fabric != nullptr) {
     GroupOptions options{.id = id, .ranks = ranks, .hosts = {}, .settings = options_.settings};
     if (id == 0) options.messages_before = kMessagesOfHandshake;
     std::vector<int> hosts;
@@ -21,9 +23,9 @@ void Engine::make_group(int id, std::vector<int> ranks, std::unique_ptr<Transpor
       options.hosts.push_back(hosts_[static_cast<std::size_t>(r)]);
       hosts.push_back(host_numbers_[static_cast<std::size_t>(r)]);
     }
-    DataPlanes planes = make_planes(*transport, hosts);
-    PlanLane lane = make_lane(*transport, hosts);
-    groups_[id] = std::make_unique<Group>(std::move(options), std::move(transport), std::move(planes), std::move(lane),
+    DataPlanes planes = make_planes(*fabric, hosts);
+    PlanLane lane = make_lane(*fabric, hosts);
+    groups_[id] = std::make_unique<Group>(std::move(options), std::move(fabric), std::move(planes), std::move(lane),
                                           static_cast<GroupOwner&>(*this), statistics_);
   }
   const std::lock_guard lock(mutex_);
@@ -33,18 +35,18 @@ void Engine::make_group(int id, std::vector<int> ranks, std::unique_ptr<Transpor
 
 // A locked plan's batches run on planes of their own, since they keep no order with what is negotiated. Made together
 // with the group, when all ranks are at the same point.
-PlanLane Engine::make_lane(Transport& transport, const std::vector<int>& hosts) {
+PlanLane Engine::make_lane(Fabric& fabric, const std::vector<int>& hosts) {
   PlanLane lane;
-  if (!options_.settings.lock_plan || options_.settings.cache_capacity == 0 || transport.size() == 1) return lane;
-  std::vector<int> all;
-  for (int rank = 0; rank < transport.size(); ++rank) all.push_back(rank);
-  lane.transport = transport.split(all);
-  lane.planes = make_planes(*lane.transport, hosts);
+  if (!options_.settings.lock_plan || options_.settings.cache_capacity == 0 || hosts.size() == 1) return lane;
+  std::vector<int> all(hosts.size());
+  std::iota(all.begin(), all.end(), 0);
+  lane.fabric = fabric.split(all);
+  lane.planes = make_planes(*lane.fabric, hosts);
   return lane;
 }
 
-DataPlanes Engine::make_planes(Transport& transport, const std::vector<int>& hosts) {
-  DataPlanes planes = options_.make_planes(transport, hosts);
+DataPlanes Engine::make_planes(Fabric& fabric, const std::vector<int>& hosts) {
+  DataPlanes planes = fabric.make_planes(hosts);
   for (const auto& plane : planes) plane->count_uses(plane_uses_);
   return planes;
 }
@@ -78,7 +80,7 @@ int Engine::add_process_set(const std::vector<int>& ranks) {
     id = free_ids_.front();
     free_ids_.erase(free_ids_.begin());
   }
-  make_group(id, ranks, groups_[0]->transport().split(ranks));
+  make_group(id, ranks, groups_[0]->fabric().split(ranks));
   return id;
 }
 

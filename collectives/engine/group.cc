@@ -4,10 +4,11 @@
 #include "fusion/fusion.h"
 
 namespace sirtaki {
-Group::Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPlanes planes, PlanLane lane,
-             GroupOwner& owner, Statistics& statistics)
+Group::Group(GroupOptions options, std::unique_ptr<Fabric> fabric, DataPlanes planes, PlanLane lane, GroupOwner& owner,
+             Statistics& statistics)
     : options_(std::move(options)),
-      transport_(std::move(transport)),
+      fabric_(std::move(fabric)),
+      transport_(&fabric_->transport()),
       line_(*transport_, options_.ranks, options_.messages_before),
       owner_(owner),
       statistics_(statistics),
@@ -15,7 +16,7 @@ Group::Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPla
                 [this](Submission& submission, Result result, const Error* error) {
                   owner_.on_finished(options_.id, submission, std::move(result), error);
                 }),
-      lane_transport_(std::move(lane.transport)),
+      lane_fabric_(std::move(lane.fabric)),
       plans_(!lane.planes.empty()),
       lane_(
           transport_->rank(), transport_->size(), std::move(lane.planes),

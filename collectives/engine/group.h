@@ -13,10 +13,10 @@
 #include "base/settings.h"
 #include "coordinator/coordinator.h"
 #include "execution/executor.h"
+#include "fabric/fabric.h"
 #include "locked_plan/locked_plan.h"
 #include "queue/submission.h"
 #include "transport/control_channel.h"
-#include "transport/transport.h"
 #include "watch/job_status.h"
 #include "watch/stall_watch.h"
 
@@ -39,7 +39,7 @@ struct Statistics {
 
 // Where the batches of a locked plan run; without planes there are no plans.
 struct PlanLane {
-  std::unique_ptr<Transport> transport;
+  std::unique_ptr<Fabric> fabric;
   DataPlanes planes;
 };
 
@@ -70,7 +70,7 @@ struct GroupOptions {
 
 class Group {
  public:
-  Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPlanes planes, PlanLane lane, GroupOwner& owner,
+  Group(GroupOptions options, std::unique_ptr<Fabric> fabric, DataPlanes planes, PlanLane lane, GroupOwner& owner,
         Statistics& statistics);
 
   void submit(Submission submission);
@@ -111,7 +111,7 @@ class Group {
   // and what fails; then all have left.
   void close();
 
-  Transport& transport() { return *transport_; }
+  Fabric& fabric() { return *fabric_; }
   const std::vector<int>& ranks() const { return options_.ranks; }
 
  private:
@@ -145,12 +145,13 @@ class Group {
   void count(const Request& request);
 
   GroupOptions options_;
-  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Fabric> fabric_;
+  Transport* const transport_;  // the fabric's
   ControlChannel line_;
   GroupOwner& owner_;
   Statistics& statistics_;
   Executor executor_;
-  std::unique_ptr<Transport> lane_transport_;
+  std::unique_ptr<Fabric> lane_fabric_;
   const bool plans_;  // are there planes for them?
   Executor lane_;
   std::optional<LockedPlan> plan_;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "fabric/loopback_fabric.h"
 #include "fake_device.h"
 #include "fake_nccl.h"
 #include "plane/gpu/gpu.h"
@@ -66,7 +67,7 @@ void run_ranks(
       EngineOptions options;
       options.program = "test";
       options.say = [](const std::string&) {};
-      options.make_planes = [&](Transport& transport, const std::vector<int>&) {
+      const MakePlanes make_planes = [&](Transport& transport, const std::vector<int>&) {
         GpuOptions gpus;
         gpus.devices = [&](int) -> Device& { return *device; };
         gpus.usual = usual;
@@ -79,7 +80,8 @@ void run_ranks(
         return planes;
       };
       try {
-        Engine engine(std::move(options), std::move(transports[static_cast<std::size_t>(r)]));
+        Engine engine(std::move(options),
+                      make_loopback_fabric(std::move(transports[static_cast<std::size_t>(r)]), make_planes));
         Rank rank{engine, *device, device->make_stream(), r};
         body(rank);
         engine.shutdown();

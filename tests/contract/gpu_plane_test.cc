@@ -81,10 +81,9 @@ void on_ranks(int size, const Setup& setup, const std::function<void(Rank&)>& bo
         options.dead_rank = setup.dead_rank;
         if (!setup.hosts.empty()) {
           std::string why;
-          options.levels = make_host_levels(transport, setup.hosts, why);
+          options.levels = make_host_levels(transport, setup.hosts, make_point_to_point_rails(transport), why);
           REQUIRE_MESSAGE(options.levels != nullptr, "no two levels: ", why);
           CHECK_MESSAGE(why.empty(), "no two levels: ", why);
-          options.levels->rail_planes.push_back(make_point_to_point_plane(*options.levels->rail));
         }
         rank.plane = make_gpu_plane(transport, {rank.host.get()}, std::move(options));
         body(rank);
@@ -215,10 +214,11 @@ TEST_CASE("Each way of GPU tensors is counted under its own name") {
 
 TEST_CASE("Hosts with different numbers of ranks have no two levels") {
   auto transports = make_loopback(1);
+  const MakeRail rails = make_point_to_point_rails(*transports[0]);
   std::string why;
-  CHECK_MESSAGE(make_host_levels(*transports[0], {7}, why) == nullptr, "one host has no levels");
+  CHECK_MESSAGE(make_host_levels(*transports[0], {7}, rails, why) == nullptr, "one host has no levels");
   CHECK_MESSAGE(why.empty(), "one host has no levels");
-  CHECK_MESSAGE(make_host_levels(*transports[0], {0, 1, 1}, why) == nullptr, "unequal hosts: ", why);
+  CHECK_MESSAGE(make_host_levels(*transports[0], {0, 1, 1}, rails, why) == nullptr, "unequal hosts: ", why);
   CHECK_MESSAGE(why == "the hosts have different numbers of ranks", "unequal hosts: ", why);
 }
 

@@ -64,7 +64,7 @@ void check_shm_plane(Transport& transport) {
 void check_two_levels(const std::vector<int>& hosts) {
   on_ranks(static_cast<int>(hosts.size()), [&](Transport& transport) {
     std::string why;
-    const auto plane = make_two_level_plane(transport, hosts, make_point_to_point_plane, why);
+    const auto plane = make_two_level_plane(transport, hosts, make_point_to_point_rails(transport), why);
     REQUIRE_MESSAGE(plane != nullptr, why);
     check_allreduce_plane(*plane, transport.rank(), transport.size());
   });

@@ -5,15 +5,17 @@
 #include <functional>
 #include <iostream>
 #include <numeric>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "expect.h"
+#include "fabric/mpi_fabric.h"
 #include "fake_device.h"
 #include "mpi/mpi_session.h"
 #include "ordered_plane.h"
 #include "plane/gpu/gpu.h"
 #include "plane/mpi/mpi.h"
-#include "plane/shm/two_level.h"
 #include "plane_suite.h"
 #include "transport/mpi.h"
 #include "transport_suite.h"
@@ -82,17 +84,41 @@ void check_gpu_memory(MpiCommunicator communicator) {
   device->destroy(stream);
 }
 
+void check_names(const DataPlanes& planes, const std::vector<std::string>& names) {
+  std::vector<std::string> found;
+  for (const auto& plane : planes) found.emplace_back(plane->name());
+  CHECK_MESSAGE(found == names, "another list of planes, from ", found.front(), " to ", found.back());
+}
+
+// All ranks, all but the first, and this rank alone, on the one host that they share.
+void check_fabric(MpiCommunicator communicator) {
+  const auto fabric = make_mpi_fabric(std::move(communicator), {});
+  const int rank = fabric->transport().rank();
+  const int size = fabric->transport().size();
+  std::vector<std::string> names = {"mpi", "point-to-point", "gpu"};
+  std::vector<int> most(static_cast<std::size_t>(size - 1));
+  std::iota(most.begin(), most.end(), 1);
+  const auto part = fabric->split(most);
+  CHECK((part != nullptr) == (rank > 0));
+  const auto own = fabric->split({rank});
+  check_names(own->make_planes({0}), names);
+  names.insert(names.begin(), "shm");
+  if (size > 1) check_names(fabric->make_planes(std::vector<int>(static_cast<std::size_t>(size), 0)), names);
+  if (part == nullptr || size < 3) return;
+  const DataPlanes planes = part->make_planes(std::vector<int>(most.size(), 0));
+  check_names(planes, names);
+  for (const auto& plane : std::span(planes).first(3)) check_plane_briefly(*plane, rank - 1, size - 1);
+}
+
 // As if the first two ranks shared a host and the others another.
 void check_two_levels(MpiCommunicator communicator) {
-  MpiTransport transport(std::move(communicator));
+  const auto fabric = make_mpi_fabric(std::move(communicator), {});
+  const Transport& transport = fabric->transport();
   std::vector<int> hosts(static_cast<std::size_t>(transport.size()), 1);
   hosts[0] = hosts[1] = 0;
-  CHECK_MESSAGE(has_two_levels(hosts), "one level");
-  std::string why;
-  const auto plane = make_two_level_plane(
-      transport, hosts, [](Transport& rail) { return make_mpi_plane(dynamic_cast<MpiTransport&>(rail)); }, why);
-  REQUIRE_MESSAGE(plane != nullptr, why);
-  check_allreduce_plane(*plane, transport.rank(), transport.size());
+  const DataPlanes planes = fabric->make_planes(hosts);
+  check_names(planes, {"two-level", "mpi", "point-to-point", "gpu"});
+  check_allreduce_plane(*planes[0], transport.rank(), transport.size());
 }
 
 // Ranks other than 0 backwards, made while rank 0 does something else.
@@ -154,6 +180,10 @@ TEST_CASE("GPU memory goes through an MPI that takes it") {
     MpiCommunicator world = session.world();
     if (world.size() < 3) check_gpu_memory(std::move(world));
   });
+}
+
+TEST_CASE("The fabric makes the same ordered planes on all ranks") {
+  with_mpi([](const MpiSession& session) { check_fabric(session.world()); });
 }
 
 TEST_CASE("The two-level plane passes the suite of allreduce over MPI") {

@@ -115,7 +115,7 @@ std::unique_ptr<DataPlane> make_one_level(Transport& transport, std::string& why
 }
 // Of ranks on two hosts, two on each.
 std::unique_ptr<DataPlane> make_two_levels(Transport& transport, std::string& why) {
-  return make_two_level_plane(transport, {0, 0, 1, 1}, make_point_to_point_plane, why);
+  return make_two_level_plane(transport, {0, 0, 1, 1}, make_point_to_point_rails(transport), why);
 }
 constexpr int kSplitsOfTwoLevels = 3;
 

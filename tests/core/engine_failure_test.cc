@@ -36,15 +36,14 @@ TEST_CASE("A failing collective ends the job with its cause") {
           const auto error = expect_throw<Error>([&] { wait(work); }, "failure");
           check_contains(error.what(), "wire on fire");
         },
-        [broken](int rank) {
-          EngineOptions options = default_options();
-          if (rank != broken) return options;
-          options.make_planes = [](Transport&, const std::vector<int>&) {
+        [](int) { return default_options(); },
+        [broken](int rank) -> MakePlanes {
+          if (rank != broken) return make_point_to_point_planes;
+          return [](Transport&, const std::vector<int>&) {
             DataPlanes planes;
             planes.push_back(std::make_unique<BrokenPlane>());
             return planes;
           };
-          return options;
         });
   }
 }
@@ -82,12 +81,12 @@ TEST_CASE("Ranks that fail at the same time agree on one cause") {
 TEST_CASE("A rank that goes away fails the others") {
   auto transports = make_loopback(2);
   std::thread leaves([&] {
-    Engine engine(default_options(), std::move(transports[1]));
+    Engine engine(default_options(), make_loopback_fabric(std::move(transports[1])));
     engine.shutdown();  // would wait for the other rank for ever
     check_contains(engine.failure(), "rank 0 went away without shutdown()");
   });
   {
-    Engine engine(default_options(), std::move(transports[0]));
+    Engine engine(default_options(), make_loopback_fabric(std::move(transports[0])));
   }
   leaves.join();
 }
@@ -228,7 +227,8 @@ TEST_CASE("Ranks of different versions do not start") {
       EngineOptions options = default_options();
       options.program = rank == 0 ? "sirtaki 1" : "sirtaki 2";
       const auto error = expect_throw<Error>(
-          [&] { Engine engine(options, std::move(transports[static_cast<std::size_t>(rank)])); }, "versions");
+          [&] { Engine engine(options, make_loopback_fabric(std::move(transports[static_cast<std::size_t>(rank)]))); },
+          "versions");
       check_contains(error.what(), "'sirtaki 1'");
       check_contains(error.what(), "'sirtaki 2'");
     });
@@ -244,7 +244,8 @@ TEST_CASE("A rank that never arrives is named") {
       EngineOptions options = default_options();
       options.settings.start_timeout_seconds = 0.3;
       const auto error = expect_throw<Error>(
-          [&] { Engine engine(options, std::move(transports[static_cast<std::size_t>(rank)])); }, "missing rank");
+          [&] { Engine engine(options, make_loopback_fabric(std::move(transports[static_cast<std::size_t>(rank)]))); },
+          "missing rank");
       check_contains(error.what(), "2 of 3 ranks arrived");
       check_contains(error.what(), "missing: rank 1");
     });

@@ -9,7 +9,7 @@
 #include <random>
 
 #include "engine/group.h"
-#include "plane/point_to_point.h"
+#include "fabric/loopback_fabric.h"
 #include "transport/loopback.h"
 
 namespace sirtaki::testing {
@@ -111,11 +111,10 @@ class Script {
 // One rank: its program, and its engine reduced to a queue and a group.
 class Rank final : public GroupOwner {
  public:
-  Rank(int rank, const Script& script, GroupOptions options, std::unique_ptr<Transport> transport, PlanLane lane)
+  Rank(int rank, const Script& script, GroupOptions options, std::unique_ptr<Fabric> fabric, PlanLane lane)
       : rank_(rank), script_(script) {
-    DataPlanes planes;
-    planes.push_back(make_point_to_point_plane(*transport));
-    group_.emplace(std::move(options), std::move(transport), std::move(planes), std::move(lane), *this, statistics);
+    DataPlanes planes = fabric->make_planes({});
+    group_.emplace(std::move(options), std::move(fabric), std::move(planes), std::move(lane), *this, statistics);
   }
   ~Rank() { group_->fail_all(Error(ErrorKind::kAborted, "the simulation is over")); }
 
@@ -267,10 +266,10 @@ Outcome simulate(std::uint32_t seed, const Traits& traits) {
     for (int r = 0; r < traits.ranks; ++r) options.ranks.push_back(r);
     options.hosts.assign(options.ranks.size(), "host");
     options.leaves_plans_silently = traits.silent;
-    PlanLane lane{std::move(lanes[static_cast<std::size_t>(rank)]), {}};
-    lane.planes.push_back(make_point_to_point_plane(*lane.transport));
-    ranks.emplace_back(rank, script, std::move(options), std::move(transports[static_cast<std::size_t>(rank)]),
-                       std::move(lane));
+    PlanLane lane{make_loopback_fabric(std::move(lanes[static_cast<std::size_t>(rank)])), {}};
+    lane.planes = lane.fabric->make_planes({});
+    ranks.emplace_back(rank, script, std::move(options),
+                       make_loopback_fabric(std::move(transports[static_cast<std::size_t>(rank)])), std::move(lane));
   }
   Outcome outcome;
   // Some ranks are slower than others, and now and then another one is.
