@@ -37,9 +37,6 @@ std::shared_ptr<const NcclLibrary> find_nccl(std::string& why);
 GpuOptions gpu_options(const Settings& settings, std::function<void(const std::string&)> tell,
                        std::function<int()> local_rank);
 
-// The engine of this process. Throws Error(kPrecondition) before init.
-std::shared_ptr<Engine> engine_to_use();
-
 // What Python raises for it.
 void set_python_error(const Error& error);
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "bindings.h"
+#include "process.h"
 
 namespace sirtaki {
 namespace {

@@ -1,169 +1,20 @@
-// The one engine of this process, which all frameworks in it share.
+// What Python calls of the engine: arguments are converted, the core is called.
 #include <pybind11/stl.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <cstdlib>
-#include <mutex>
-#include <thread>
 #include <variant>
 
 #include "bindings.h"
 #include "fork.h"
-#include "mpi/mpi_session.h"
-#include "outside.h"
-#include "plane/mpi/mpi.h"
-#include "plane/point_to_point.h"
-#include "plane/shm/shm.h"
-#include "plane/shm/two_level.h"
-#include "transport/mpi.h"
+#include "process.h"
 
 namespace sirtaki {
 namespace {
 
 namespace py = pybind11;
 
-// The process-wide engine lives here, at the border; the core itself has no globals.
-struct Process {
-  std::mutex mutex;  // who makes and ends engines
-  std::mutex engine_mutex;
-  std::shared_ptr<Engine> engine;
-  std::unique_ptr<Outside> outside;
-  bool failed = false;                  // the last job
-  std::unique_ptr<MpiSession> session;  // outlives engines: MPI can be initialised only once
-};
-
-Process& process() {
-  static auto* const instance = new Process;  // kept until the process is gone, since other threads may still be here
-  return *instance;
-}
-
-std::shared_ptr<Engine> find_engine() {
-  if (is_forked_child()) return process().engine;  // another thread may have held the mutex when this process began
-  const std::lock_guard lock(process().engine_mutex);
-  return process().engine;
-}
-
-void set_engine(std::shared_ptr<Engine> engine) {
-  const std::lock_guard lock(process().engine_mutex);
-  process().engine.swap(engine);
-}
-
-constexpr std::chrono::seconds kPatienceWithStarter{3};
-constexpr const char* kNotInitialized = "Sirtaki has not been initialized; use init().";
-
-// The exception types are Horovod's: a question about ranks is a ValueError, a collective an internal error.
-std::shared_ptr<Engine> engine_to_ask() {
-  auto engine = find_engine();
-  if (engine == nullptr) throw Error(ErrorKind::kInvalidArgument, kNotInitialized);
-  return engine;
-}
-
-// For what another thread of the engine may be changing.
-std::shared_ptr<Engine> engine_to_look_into() {
-  refuse_forked_child();
-  return engine_to_ask();
-}
-
-}  // namespace
-
-std::shared_ptr<Engine> engine_to_use() {
-  refuse_forked_child();
-  auto engine = find_engine();
-  if (engine == nullptr) throw Error(ErrorKind::kPrecondition, kNotInitialized);
-  return engine;
-}
-
-namespace {
-
-std::unique_ptr<DataPlane> make_mpi_plane_on(Transport& transport) {
-  return make_mpi_plane(dynamic_cast<const MpiTransport&>(transport.base()));
-}
-
-// Null, and no reason, where no ranks share a host.
-std::unique_ptr<DataPlane> make_plane_of_hosts(Transport& transport, const std::vector<int>& hosts, std::string& why) {
-  if (has_two_levels(hosts)) return make_two_level_plane(transport, hosts, make_mpi_plane_on, why);
-  const bool one_host = std::ranges::count(hosts, hosts.front()) == std::ssize(hosts);
-  return one_host && hosts.size() > 1 ? make_shm_plane(transport, why) : nullptr;
-}
-
-// Null where the group cannot be divided by hosts.
-std::unique_ptr<HostLevels> make_levels(Transport& transport, const std::vector<int>& hosts,
-                                        const std::function<void(const std::string&)>& tell) {
-  std::string why;
-  auto levels = make_host_levels(transport, hosts, why);
-  if (!why.empty() && transport.rank() == 0) tell("SIRTAKI_HIERARCHICAL_ALLREDUCE=1 is without effect: " + why);
-  if (levels == nullptr) return nullptr;
-  levels->rail_planes.push_back(make_mpi_plane_on(*levels->rail));
-  const MpiCommunicator& mpi = dynamic_cast<const MpiTransport&>(levels->rail->base()).communicator();
-  if (mpi.mpi().takes_gpu_memory()) levels->rail_mpi = &mpi;
-  return levels;
-}
-
-// Shared memory where ranks share hosts and there is enough of it, then MPI, then what always works; on GPUs, their
-// own.
-DataPlanes make_planes(Transport& transport, const std::vector<int>& hosts, const Settings& settings,
-                       const std::function<void(const std::string&)>& tell, GpuOptions gpus) {
-  DataPlanes planes;
-  if (settings.shared_memory) {
-    std::string why;
-    if (auto plane = make_plane_of_hosts(transport, hosts, why)) planes.push_back(std::move(plane));
-    if (!why.empty() && transport.rank() == 0) tell("no shared memory, so data goes through MPI: " + why);
-  }
-  planes.push_back(make_mpi_plane_on(transport));
-  planes.push_back(make_point_to_point_plane(transport));
-  std::vector<DataPlane*> host_planes;
-  for (const auto& plane : planes) host_planes.push_back(plane.get());
-  const MpiCommunicator& mpi = dynamic_cast<const MpiTransport&>(transport.base()).communicator();
-  if (mpi.mpi().takes_gpu_memory()) gpus.mpi = &mpi;
-  if (settings.hierarchical_allreduce) gpus.levels = make_levels(transport, hosts, tell);
-  planes.push_back(make_gpu_plane(transport, std::move(host_planes), std::move(gpus)));
-  return planes;
-}
-
-void say(int rank, bool with_time, const std::string& line) {
-  const std::string text = "sirtaki: " + (with_time ? time_of_day(wall_clock()) + " " : "") + "[rank " +
-                           std::to_string(rank) + "] " + line + "\n";
-  if (::write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // nobody to tell
-}
-
-MpiCommunicator base_communicator(const MpiSession& session, std::uint64_t comm_handle, const std::vector<int>& ranks) {
-  if (comm_handle != 0) return session.duplicate(comm_handle);
-  return ranks.empty() ? session.world() : session.of_ranks(ranks);
-}
-
-void init(const std::vector<std::string>& mpi_libraries, std::uint64_t comm_handle, const std::vector<int>& comm_ranks,
-          const std::string& program, int launcher) {
-  refuse_forked_child();
-  const std::lock_guard lock(process().mutex);
-  if (process().engine != nullptr) return;
-  EngineOptions options;
-  options.settings = Settings::from_environment();
-  options.program = program;
-  const bool takes_usr1 = usr1_is_free();
-  if (process().session == nullptr) {
-    const auto threads = options.settings.mpi_threads ? MpiThreads::kMultiple : MpiThreads::kSerialized;
-    process().session = std::make_unique<MpiSession>(load_mpi(mpi_libraries), threads);
-  }
-  auto transport = std::make_unique<MpiTransport>(base_communicator(*process().session, comm_handle, comm_ranks));
-  options.say = [rank = transport->rank(), settings = options.settings](const std::string& line) {
-    if (settings.says_warnings) say(rank, settings.says_time, line);
-  };
-  // Every group, and every lane of one, would say the same.
-  const auto tell_once = [tell = options.say, told = std::make_shared<bool>(false)](const std::string& line) {
-    if (!std::exchange(*told, true)) tell(line);
-  };
-  options.make_planes = [tell = options.say, tell_once, settings = options.settings](Transport& group,
-                                                                                     const std::vector<int>& hosts) {
-    GpuOptions gpus = gpu_options(settings, tell, [] { return engine_to_use()->topology().local_rank; });
-    return make_planes(group, hosts, settings, tell_once, std::move(gpus));
-  };
-  options.stacks_by_force = stacks_by_force;
-  set_engine(std::make_shared<Engine>(std::move(options), std::move(transport)));
-  process().outside = std::make_unique<Outside>(find_engine(), launcher, takes_usr1);
-  watch_forks();
+void init(std::vector<std::string> mpi_libraries, std::uint64_t comm_handle, std::vector<int> comm_ranks,
+          std::string program, int launcher) {
+  start_engine({std::move(mpi_libraries), comm_handle, std::move(comm_ranks), std::move(program), launcher});
 }
 
 using Fields = std::map<std::string, std::variant<std::string, std::int64_t, double>>;
@@ -181,45 +32,8 @@ Fields fields_of(const FailureCause& cause) {
 
 // Why the job has failed, before that or meanwhile.
 std::optional<Fields> shutdown() {
-  const auto engine = find_engine();
-  if (engine == nullptr || is_forked_child()) return std::nullopt;
-  engine->shutdown();
-  const std::lock_guard lock(process().mutex);
-  const std::optional<FailureCause> cause = engine->cause();
-  process().failed = !engine->failure().empty();
-  process().outside.reset();
-  set_engine(nullptr);
+  const std::optional<FailureCause> cause = end_engine();
   return cause ? std::optional(fields_of(*cause)) : std::nullopt;
-}
-
-// A rank whose program ended well in a job that failed. If it left first, its exit code would be the job's.
-void let_others_leave_first(int status, void*) {
-  if (status != 0) return;
-  std::this_thread::sleep_for(kPatienceWithStarter);
-  _exit(1);
-}
-
-// At the end of the process, after shutdown(). All ranks must come to it, so that a failed job does without.
-// `supervised`: somebody else sees to the job's exit code.
-void finalize(bool supervised) {
-  if (is_forked_child()) return;
-  const std::lock_guard lock(process().mutex);
-  if (process().failed) {
-    if (!supervised) on_exit(&let_others_leave_first, nullptr);
-    return;
-  }
-  if (process().session != nullptr && process().engine == nullptr) process().session->finalize();
-}
-
-void abort_job(int exit_code) {
-  const auto engine = find_engine();
-  if (engine != nullptr && !is_forked_child()) {
-    engine->abort_job(exit_code);
-    // MPI_Abort may return before the starter has acted on it. A process that left at once was seen to make MPICH's
-    // mpiexec miss the message and the death alike, so that the other ranks lived on.
-    std::this_thread::sleep_for(kPatienceWithStarter);
-  }
-  _exit(exit_code);
 }
 
 Fields fail_job(const std::string& kind, const std::string& text, const std::string& site) {
@@ -228,12 +42,6 @@ Fields fail_job(const std::string& kind, const std::string& text, const std::str
   cause.text = text;
   cause.site = site;
   return fields_of(engine_to_ask()->fail_job(std::move(cause)));
-}
-
-std::map<std::string, std::string> mpi_info(const std::vector<std::string>& paths) {
-  refuse_forked_child();
-  const std::lock_guard lock(process().mutex);
-  return describe(process().session != nullptr ? process().session->library() : *load_mpi(paths));
 }
 
 template <class Enum>
@@ -365,10 +173,7 @@ void bind_engine(py::module_& module) {
   module.def("cross_rank", &topology<&Topology::cross_rank>);
   module.def("cross_size", &topology<&Topology::cross_size>);
   module.def("is_homogeneous", [] { return engine_to_ask()->topology().homogeneous; });
-  module.def("mpi_threads_supported", [] {
-    engine_to_ask();
-    return process().session->multiple_threads();
-  });
+  module.def("mpi_threads_supported", &mpi_threads_supported);
   module.def("process_sets", [] { return engine_to_look_into()->process_sets(); });
   module.def("failure", [] { return engine_to_look_into()->failure(); });
   module.def("submit", &submit, py::arg("verb"), py::arg("name"), py::arg("tensors"), py::arg("op") = 1,

@@ -10,6 +10,7 @@
 #include "device/cuda.h"
 #include "device/nvrtc.h"
 #include "plane/nccl/nccl_library.h"
+#include "process.h"
 
 namespace sirtaki {
 namespace {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "process.h"
+
 namespace sirtaki {
 namespace {
 

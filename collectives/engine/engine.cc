@@ -8,7 +8,6 @@
 #include <algorithm>
 
 #include "engine/handshake.h"
-#include "host/shm_transport.h"
 
 namespace sirtaki {
 namespace {
@@ -55,19 +54,19 @@ bool cores_are_free(const Topology& topology) {
 
 }  // namespace
 
-Engine::Engine(EngineOptions options, std::unique_ptr<Transport> world)
-    : options_(std::move(options)), backoff_(false) {
+Engine::Engine(EngineOptions options, std::unique_ptr<Fabric> world) : options_(std::move(options)), backoff_(false) {
   observers_.add(statistics_);
   observers_.add(finished_calls_);
+  Transport& transport = world->transport();
   const Introduction own = introduce(options_.program, options_.settings);
   std::vector<std::string> host_ids;
-  for (const Introduction& introduction : shake_hands(*world, own, options_.settings)) {
+  for (const Introduction& introduction : shake_hands(transport, own, options_.settings)) {
     hosts_.push_back(introduction.host_name);
     host_ids.push_back(introduction.host_id);
   }
-  world->set_patience(std::chrono::duration_cast<std::chrono::nanoseconds>(
+  transport.set_patience(std::chrono::duration_cast<std::chrono::nanoseconds>(
       std::chrono::duration<double>(options_.settings.start_timeout_seconds)));
-  topology_ = make_topology(world->rank(), host_ids);
+  topology_ = make_topology(transport.rank(), host_ids);
   host_numbers_ = number_hosts(host_ids);
   backoff_ = Backoff(cores_are_free(topology_));
   std::vector<int> all;
@@ -75,18 +74,18 @@ Engine::Engine(EngineOptions options, std::unique_ptr<Transport> world)
   const bool one_host = topology_.local_size == topology_.size;
   if (one_host && topology_.size > 1 && options_.settings.shared_memory) {
     std::string why;  // the data plane meets the same obstacle, and tells
-    bells_ = HostBells::make(*world, why);
+    bells_ = HostBells::make(transport, why);
     if (bells_ != nullptr) {
       doorbell_.attach(bells_->of(topology_.rank));
       bells_->of(topology_.rank).life.prepare();
       CorePlacement seats(bells_, topology_.rank);
       seats.publish();
-      world = make_shm_transport(std::move(world), bells_, all, why);  // meets all ranks
+      world->share_memory(bells_);  // waits for all ranks, so that each has published its seat
       backoff_ = Backoff(seats);
       works_beside_ = seats.suffice(2);
     }
   }
-  control_ = world->name();
+  control_ = world->transport().name();
   make_group(0, all, std::move(world));
   const SignalsBlocked blocked;
   thread_ = std::thread([this] { run(); });

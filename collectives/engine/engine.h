@@ -28,9 +28,7 @@ namespace sirtaki {
 
 struct EngineOptions {
   Settings settings;
-  std::string program;  // what must be the same on all ranks, for example versions
-  // For each group, in order of preference. `hosts`: a number for each of its ranks, equal where they share a host.
-  std::function<DataPlanes(Transport&, const std::vector<int>& hosts)> make_planes;
+  std::string program;                          // what must be the same on all ranks, for example versions
   std::function<void(const std::string&)> say;  // one line for people
   // The stacks of this process's threads when its interpreter does not answer; optional.
   std::function<std::string()> stacks_by_force;
@@ -38,9 +36,9 @@ struct EngineOptions {
 
 class Engine final : private GroupOwner {
  public:
-  // Blocks until all ranks of the transport have made theirs. Throws Error(kPrecondition) naming who is missing or
+  // Blocks until all ranks of the fabric have made theirs. Throws Error(kPrecondition) naming who is missing or
   // differs.
-  Engine(EngineOptions options, std::unique_ptr<Transport> world);
+  Engine(EngineOptions options, std::unique_ptr<Fabric> world);
   // Without shutdown() before, the job is treated as failed on this rank.
   ~Engine();
 
@@ -87,7 +85,7 @@ class Engine final : private GroupOwner {
   // Any thread: the job cannot go on. Fails everything here and on the other ranks; a rank of -1 in the cause stands
   // for this one. Gives the cause that all ranks are told: the first, which may be another one's.
   FailureCause fail_job(FailureCause cause);
-  // After fail_job(): ends the job for all ranks, by the transport's means. May not return.
+  // After fail_job(): ends the job for all ranks, by the fabric's means. May not return.
   void abort_job(int exit_code);
 
   std::map<int, std::vector<int>> process_sets() const;
@@ -165,9 +163,8 @@ class Engine final : private GroupOwner {
   bool ended();
   bool may_stop() const;
   void join_thread();
-  void make_group(int id, std::vector<int> ranks, std::unique_ptr<Transport> transport);
-  PlanChannel make_plan_channel(Transport& transport, const std::vector<int>& hosts);
-  DataPlanes make_planes(Transport& transport, const std::vector<int>& hosts);
+  void make_group(int id, std::vector<int> ranks, std::unique_ptr<Fabric> fabric);
+  PlanChannel make_plan_channel(Fabric& fabric, const std::vector<int>& hosts);
   void fill_in(const ProcessSet& set, Request& request) const;
   ProcessSet& set_for(int group, const Request& request);
 

@@ -98,7 +98,7 @@ void Engine::fail() {
     exit_code = exit_code_;
   }
   try {
-    if (exit_code) groups_[0]->transport().abort_job(*exit_code);
+    if (exit_code) groups_[0]->fabric().abort_job(*exit_code);
   } catch (const std::exception&) {
     // The process ends by itself then, and the starter sees its exit code.
   }

@@ -1,4 +1,6 @@
 // The process sets of a job on one rank, and the group that serves each.
+#include <numeric>
+
 #include "engine/engine.h"
 #include "engine/handshake.h"
 
@@ -11,9 +13,9 @@ std::map<int, std::vector<int>> Engine::process_sets() const {
   return result;
 }
 
-void Engine::make_group(int id, std::vector<int> ranks, std::unique_ptr<Transport> transport) {
+void Engine::make_group(int id, std::vector<int> ranks, std::unique_ptr<Fabric> fabric) {
   const int rank = index_of(ranks, topology_.rank);
-  if (transport != nullptr) {
+  if (fabric != nullptr) {
     GroupOptions options{.id = id, .ranks = ranks, .hosts = {}, .settings = options_.settings};
     if (id == 0) options.messages_before = kMessagesOfHandshake;
     std::vector<int> hosts;
@@ -21,9 +23,9 @@ void Engine::make_group(int id, std::vector<int> ranks, std::unique_ptr<Transpor
       options.hosts.push_back(hosts_[static_cast<std::size_t>(r)]);
       hosts.push_back(host_numbers_[static_cast<std::size_t>(r)]);
     }
-    DataPlanes planes = make_planes(*transport, hosts);
-    PlanChannel plan_channel = make_plan_channel(*transport, hosts);
-    groups_[id] = std::make_unique<Group>(std::move(options), std::move(transport), std::move(planes),
+    DataPlanes planes = fabric->make_planes(hosts);
+    PlanChannel plan_channel = make_plan_channel(*fabric, hosts);
+    groups_[id] = std::make_unique<Group>(std::move(options), std::move(fabric), std::move(planes),
                                           std::move(plan_channel), static_cast<GroupOwner&>(*this), observers_);
   }
   const std::lock_guard lock(mutex_);
@@ -33,18 +35,14 @@ void Engine::make_group(int id, std::vector<int> ranks, std::unique_ptr<Transpor
 
 // A locked plan's batches run on planes of their own, since they keep no order with what is negotiated. Made together
 // with the group, when all ranks are at the same point.
-PlanChannel Engine::make_plan_channel(Transport& transport, const std::vector<int>& hosts) {
+PlanChannel Engine::make_plan_channel(Fabric& fabric, const std::vector<int>& hosts) {
   PlanChannel channel;
-  if (!options_.settings.lock_plan || options_.settings.cache_capacity == 0 || transport.size() == 1) return channel;
-  std::vector<int> all;
-  for (int rank = 0; rank < transport.size(); ++rank) all.push_back(rank);
-  channel.transport = transport.split(all);
-  channel.planes = make_planes(*channel.transport, hosts);
+  if (!options_.settings.lock_plan || options_.settings.cache_capacity == 0 || hosts.size() == 1) return channel;
+  std::vector<int> all(hosts.size());
+  std::iota(all.begin(), all.end(), 0);
+  channel.fabric = fabric.split(all);
+  channel.planes = channel.fabric->make_planes(hosts);
   return channel;
-}
-
-DataPlanes Engine::make_planes(Transport& transport, const std::vector<int>& hosts) {
-  return options_.make_planes(transport, hosts);
 }
 
 void Engine::on_process_set(const Agreement& agreement, std::optional<Submission> submission) {
@@ -76,7 +74,7 @@ int Engine::add_process_set(const std::vector<int>& ranks) {
     id = free_ids_.front();
     free_ids_.erase(free_ids_.begin());
   }
-  make_group(id, ranks, groups_[0]->transport().split(ranks));
+  make_group(id, ranks, groups_[0]->fabric().split(ranks));
   return id;
 }
 

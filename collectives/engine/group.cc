@@ -18,10 +18,11 @@ Settings watch_settings(const GroupOptions& options) {
 
 }  // namespace
 
-Group::Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPlanes planes, PlanChannel plan_channel,
+Group::Group(GroupOptions options, std::unique_ptr<Fabric> fabric, DataPlanes planes, PlanChannel plan_channel,
              GroupOwner& owner, const Observers& observers)
     : options_(std::move(options)),
-      transport_(std::move(transport)),
+      fabric_(std::move(fabric)),
+      transport_(&fabric_->transport()),
       control_(*transport_, options_.ranks, options_.messages_before),
       owner_(owner),
       observers_(observers),

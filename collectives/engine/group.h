@@ -12,11 +12,11 @@
 #include "base/settings.h"
 #include "engine/group_coordinator.h"
 #include "execution/executor.h"
+#include "fabric/fabric.h"
 #include "locked_plan/plan_follower.h"
 #include "observer/observer.h"
 #include "queue/in_flight.h"
 #include "transport/control_channel.h"
-#include "transport/transport.h"
 #include "watch/progress_watch.h"
 
 namespace sirtaki {
@@ -48,7 +48,7 @@ struct GroupOptions {
 
 class Group final : private PlanOwner {
  public:
-  Group(GroupOptions options, std::unique_ptr<Transport> transport, DataPlanes planes, PlanChannel plan_channel,
+  Group(GroupOptions options, std::unique_ptr<Fabric> fabric, DataPlanes planes, PlanChannel plan_channel,
         GroupOwner& owner, const Observers& observers);
 
   void submit(Submission submission);
@@ -91,7 +91,7 @@ class Group final : private PlanOwner {
   // and what fails; then all have left.
   void close();
 
-  Transport& transport() { return *transport_; }
+  Fabric& fabric() { return *fabric_; }
   const std::vector<int>& ranks() const { return options_.ranks; }
 
  private:
@@ -115,7 +115,8 @@ class Group final : private PlanOwner {
   void finish_joins(int last);
 
   GroupOptions options_;
-  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Fabric> fabric_;
+  Transport* const transport_;  // the fabric's
   ControlChannel control_;
   GroupOwner& owner_;
   const Observers& observers_;

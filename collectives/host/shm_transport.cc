@@ -132,7 +132,6 @@ class ShmTransport final : public Transport {
   std::string_view name() const override { return "shm"; }
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
-  Transport& base() override { return inner_->base(); }
   bool wakes() const override { return true; }
   void wake(int peer) override { wake_owner(bells_->of(job_ranks_[static_cast<std::size_t>(peer)])); }
 
@@ -175,14 +174,7 @@ class ShmTransport final : public Transport {
     return inner_->receive_data(from, tag, bytes);
   }
 
-  std::unique_ptr<Transport> split(const std::vector<int>& ranks) override {
-    auto part = inner_->split(ranks);
-    if (part == nullptr || part->size() == 1) return part;
-    std::vector<int> job_ranks;
-    for (const int r : ranks) job_ranks.push_back(job_ranks_[static_cast<std::size_t>(r)]);
-    std::string why;
-    return make_shm_transport(std::move(part), bells_, std::move(job_ranks), why);
-  }
+  std::unique_ptr<Transport> split(const std::vector<int>& ranks) override { return inner_->split(ranks); }
 
   void abort_job(int exit_code) override { inner_->abort_job(exit_code); }
 

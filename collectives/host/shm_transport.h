@@ -1,6 +1,6 @@
 // Control messages through shared memory, for ranks of one host: they wake the process that they are for, within
 // microseconds, and cost no system call while it is awake. Transfers of data and everything else go through another
-// transport.
+// transport; parts that are split off use that alone.
 #pragma once
 
 #include <memory>

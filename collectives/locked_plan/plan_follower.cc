@@ -6,7 +6,7 @@ PlanFollower::PlanFollower(int group, int rank, int size, PlanChannel channel, P
                            const Observers& observers)
     : group_(group),
       size_(size),
-      transport_(std::move(channel.transport)),
+      fabric_(std::move(channel.fabric)),
       has_planes_(!channel.planes.empty()),
       owner_(owner),
       observers_(observers),

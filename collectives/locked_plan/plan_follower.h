@@ -8,16 +8,16 @@
 #include <vector>
 
 #include "execution/executor.h"
+#include "fabric/fabric.h"
 #include "locked_plan/locked_plan.h"
 #include "observer/observer.h"
-#include "transport/transport.h"
 
 namespace sirtaki {
 
 // On which planned batches run, since they keep no order with batches that are voted for. Without planes there are no
-// plans. The planes use the transport, so they go first.
+// plans. The planes use the fabric, so they are destroyed first.
 struct PlanChannel {
-  std::unique_ptr<Transport> transport;
+  std::unique_ptr<Fabric> fabric;
   DataPlanes planes;
 };
 
@@ -77,7 +77,7 @@ class PlanFollower {
 
   int group_;
   int size_;
-  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Fabric> fabric_;
   bool has_planes_;
   PlanOwner& owner_;
   const Observers& observers_;

@@ -259,4 +259,13 @@ std::unique_ptr<DataPlane> make_point_to_point_plane(Transport& transport) {
   return std::make_unique<PointToPoint>(transport);
 }
 
+MakeRail make_point_to_point_rails(Transport& transport) {
+  return [&transport](const std::vector<int>& ranks) -> Rail {
+    auto part = transport.split(ranks);
+    if (part == nullptr) return {};
+    auto plane = make_point_to_point_plane(*part);
+    return {.transport = std::move(part), .plane = std::move(plane)};
+  };
+}
+
 }  // namespace sirtaki

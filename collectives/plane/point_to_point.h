@@ -6,10 +6,14 @@
 #include <memory>
 
 #include "plane/data_plane.h"
+#include "plane/rail.h"
 #include "transport/transport.h"
 
 namespace sirtaki {
 
 std::unique_ptr<DataPlane> make_point_to_point_plane(Transport& transport);
+
+// Rails of such planes, for a network without collectives of its own. The transport outlives the function.
+MakeRail make_point_to_point_rails(Transport& transport);
 
 }  // namespace sirtaki

@@ -205,7 +205,7 @@ PendingPtr MpiTransport::receive_data(int from, int tag, std::span<std::byte> by
   return bytes.empty() ? nullptr : std::make_unique<Transfer>(mpi_, Transfer::Way::kReceive, std::move(requests));
 }
 
-std::unique_ptr<Transport> MpiTransport::split(const std::vector<int>& ranks) {
+std::unique_ptr<MpiTransport> MpiTransport::split_mpi(const std::vector<int>& ranks) {
   const auto found = std::find(ranks.begin(), ranks.end(), rank_);
   const bool inside = found != ranks.end();
   const int color = inside ? *std::ranges::min_element(ranks) : -1;

@@ -25,7 +25,8 @@ class MpiTransport final : public Transport {
   PendingPtr send_data(int to, int tag, std::span<const std::byte> bytes) override;
   PendingPtr receive_data(int from, int tag, std::span<std::byte> bytes) override;
 
-  std::unique_ptr<Transport> split(const std::vector<int>& ranks) override;
+  std::unique_ptr<Transport> split(const std::vector<int>& ranks) override { return split_mpi(ranks); }
+  std::unique_ptr<MpiTransport> split_mpi(const std::vector<int>& ranks);
   void abort_job(int exit_code) override;
 
   const MpiCommunicator& communicator() const { return data_; }

@@ -57,9 +57,6 @@ class Transport {
   // Does that rank, as far as known, run on the caller's core? Then it cannot run while the caller spins.
   virtual bool shares_core(int peer) const { return static_cast<void>(peer), false; }
 
-  // What carries the data, where this one adds something to another.
-  virtual Transport& base() { return *this; }
-
   // The time limit for a rank that waits for another one during a collective set-up. Transports made by split() have
   // the same.
   std::chrono::nanoseconds patience() const { return patience_; }

@@ -1,5 +1,7 @@
 // Whole engines with fake GPUs, ranks as threads: submissions that are not there yet, results that are not there yet,
 // memory made on request, ranks that join, errors that NCCL finds late, and GPUs that fail or are not there.
+#include <doctest/doctest.h>
+
 #include <array>
 #include <cstdio>
 #include <cstring>
@@ -7,13 +9,14 @@
 #include <thread>
 #include <vector>
 
-#include "check.h"
 #include "engine/engine.h"
+#include "fabric/loopback_fabric.h"
 #include "fake_device.h"
 #include "fake_nccl.h"
 #include "plane/gpu/gpu.h"
 #include "plane/point_to_point.h"
 #include "transport/loopback.h"
+#include "waiting.h"
 
 namespace sirtaki::contract {
 namespace {
@@ -64,7 +67,7 @@ void run_ranks(
       EngineOptions options;
       options.program = "test";
       options.say = [](const std::string&) {};
-      options.make_planes = [&](Transport& transport, const std::vector<int>&) {
+      const MakePlanes make_planes = [&](Transport& transport, const std::vector<int>&) {
         GpuOptions gpus;
         gpus.devices = [&](int) -> Device& { return *device; };
         gpus.usual = usual;
@@ -77,7 +80,8 @@ void run_ranks(
         return planes;
       };
       try {
-        Engine engine(std::move(options), std::move(transports[static_cast<std::size_t>(r)]));
+        Engine engine(std::move(options),
+                      make_loopback_fabric(std::move(transports[static_cast<std::size_t>(r)]), make_planes));
         Rank rank{engine, *device, device->make_stream(), r};
         body(rank);
         engine.shutdown();
@@ -102,7 +106,7 @@ void check_order(Rank& rank) {
     }
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       const float right = 3.0F + 2.0F * static_cast<float>(step + static_cast<int>(i));
-      check(rank.seen(works[i], tensors[i]) == right, "sum of tensor " + std::to_string(i));
+      CHECK_MESSAGE(rank.seen(works[i], tensors[i]) == right, "sum of tensor ", i);
     }
   }
 }
@@ -118,15 +122,17 @@ void check_made_results(Rank& rank) {
                                   all.assign(static_cast<std::size_t>(shape[0]), -1.0F);
                                   return all.data();
                                 });
-  check(rank.seen(work, all) == 6.0F && all.size() == 7 && all.front() == 5.0F, "gathered");
-  check(told != nullptr, "the stream of the plane");
+  CHECK(rank.seen(work, all) == 6.0F);
+  REQUIRE(all.size() == 7);
+  CHECK(all.front() == 5.0F);
+  REQUIRE_MESSAGE(told != nullptr, "the stream of the plane");
   std::vector<float> sent(9);
-  check(rank.seen(rank.submit(Verb::kBroadcast, "b", sent, static_cast<float>(rank.rank)), sent) == 1.0F, "broadcast");
+  CHECK(rank.seen(rank.submit(Verb::kBroadcast, "b", sent, static_cast<float>(rank.rank)), sent) == 1.0F);
 }
 
 void check_join(Rank& rank) {
   std::vector<float> tensor(1000);
-  if (rank.rank == 0) check(rank.seen(rank.submit(Verb::kAllreduce, "j", tensor, 4.0F), tensor) == 4.0F, "joined");
+  if (rank.rank == 0) CHECK(rank.seen(rank.submit(Verb::kAllreduce, "j", tensor, 4.0F), tensor) == 4.0F);
   Request join;
   join.verb = Verb::kJoin;
   const auto work = rank.engine.submit(0, std::move(join), {});
@@ -183,7 +189,7 @@ void check_failed_gpu(Rank& rank) {
     });
     return !told.empty();
   });
-  check(told.find("the fake GPU has failed") != std::string::npos, "told: " + told);
+  CHECK_MESSAGE(told.find("the fake GPU has failed") != std::string::npos, "told: ", told);
 }
 
 // A rank that joins is to take part in a collective on GPUs, and has none.
@@ -196,14 +202,10 @@ void check_no_usual_gpu(Rank& rank) {
                           : rank.engine.submit(0, std::move(join), {});
   });
   rank.device.record(rank.stream)->block();
-  check(told.find("no CUDA driver") != std::string::npos, "told: " + told);
+  CHECK_MESSAGE(told.find("no CUDA driver") != std::string::npos, "told: ", told);
 }
 
-}  // namespace
-}  // namespace sirtaki::contract
-
-int main() {
-  using namespace sirtaki::contract;
+TEST_CASE("Collectives on GPUs wait for their streams, in order of submission") {
   for (const std::string operations : {"", "mpi"}) {
     run_ranks(2, operations, [](Rank& rank) {
       check_order(rank);
@@ -211,8 +213,15 @@ int main() {
       check_join(rank);
     });
   }
-  run_ranks(2, "", check_late_error);
-  run_ranks(2, "", check_failed_gpu);
-  run_ranks(2, "", check_no_usual_gpu,
-            []() -> int { throw sirtaki::Error(sirtaki::ErrorKind::kPrecondition, "no CUDA driver"); });
 }
+
+TEST_CASE("An error that NCCL finds late fails the job on all ranks") { run_ranks(2, "", check_late_error); }
+
+TEST_CASE("A GPU that fails ends the job on all ranks") { run_ranks(2, "", check_failed_gpu); }
+
+TEST_CASE("A joined rank without a GPU fails a collective on GPUs") {
+  run_ranks(2, "", check_no_usual_gpu, []() -> int { throw Error(ErrorKind::kPrecondition, "no CUDA driver"); });
+}
+
+}  // namespace
+}  // namespace sirtaki::contract

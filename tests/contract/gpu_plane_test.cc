@@ -1,16 +1,17 @@
 // The plane for GPUs on fake devices, ranks as threads: by way of the host and by a fake NCCL, with and without
 // kernels, by the suite that every plane passes; and what only this plane has to do.
+#include <doctest/doctest.h>
+
 #include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <functional>
-#include <mutex>
 #include <random>
 #include <thread>
 #include <vector>
 
-#include "check.h"
 #include "execution/executor.h"
+#include "expect.h"
 #include "fake_device.h"
 #include "fake_nccl.h"
 #include "math/half.h"
@@ -23,9 +24,12 @@
 #include "plane_suite.h"
 #include "random_operation.h"
 #include "transport/loopback.h"
+#include "waiting.h"
 
 namespace sirtaki::contract {
 namespace {
+
+using testing::check_error;
 
 struct Setup {
   std::string operations{};
@@ -77,9 +81,9 @@ void on_ranks(int size, const Setup& setup, const std::function<void(Rank&)>& bo
         options.dead_rank = setup.dead_rank;
         if (!setup.hosts.empty()) {
           std::string why;
-          options.levels = make_host_levels(transport, setup.hosts, why);
-          check(options.levels != nullptr && why.empty(), "no two levels: " + why);
-          options.levels->rail_planes.push_back(make_point_to_point_plane(*options.levels->rail));
+          options.levels = make_host_levels(transport, setup.hosts, make_point_to_point_rails(transport), why);
+          REQUIRE_MESSAGE(options.levels != nullptr, "no two levels: ", why);
+          CHECK_MESSAGE(why.empty(), "no two levels: ", why);
         }
         rank.plane = make_gpu_plane(transport, {rank.host.get()}, std::move(options));
         body(rank);
@@ -136,12 +140,12 @@ void check_joined(const Setup& setup) {
     const std::vector<float> result = sums(rank, segments, tensors);
     const std::vector<float> right =
         rank.rank == 0 ? std::vector<float>{2.0F, 4.0F, 8.0F} : std::vector<float>{4.0F, 8.0F, 16.0F};
-    check(result == right, "a joined rank changed a sum, or its own memory was written");
+    CHECK_MESSAGE(result == right, "a joined rank changed a sum, or its own memory was written");
   });
 }
 
 // A factor that is no number of the dtype is applied in float32 and once, whatever the tensor's size.
-void check_factors() {
+TEST_CASE("A factor is applied in float32 and once, whatever the tensor's size") {
   on_ranks(3, {}, [](Rank& rank) {
     std::vector<std::vector<Bfloat16>> tensors = {std::vector<Bfloat16>(10, Bfloat16(6.0F)),
                                                   std::vector<Bfloat16>(700'000, Bfloat16(12.0F))};
@@ -152,13 +156,13 @@ void check_factors() {
     rank.plane->begin({0, {}, 0});
     wait(rank.plane->allreduce({DType::kBfloat16, ReduceOp::kSum, 1.0, 1.0 / 3}, segments));
     wait(reached(rank.plane->end()));
-    check(static_cast<float>(tensors[0].back()) == 6.0F, "average of 6");
-    check(static_cast<float>(tensors[1].back()) == 12.0F, "average of 12");
+    CHECK_MESSAGE(static_cast<float>(tensors[0].back()) == 6.0F, "average of 6");
+    CHECK_MESSAGE(static_cast<float>(tensors[1].back()) == 12.0F, "average of 12");
   });
 }
 
 // Tensors that travel in another dtype come back in their own, whatever their size; a third of 3 is exact in both.
-void check_wire() {
+TEST_CASE("Tensors that travel in another dtype come back in their own") {
   NcclUniqueId id{};
   fake_nccl()->calls.GetUniqueId(&id);
   on_ranks(3, {}, [&](Rank& rank) {
@@ -171,65 +175,70 @@ void check_wire() {
     }
     wait(nccl.allreduce({DType::kFloat32, ReduceOp::kSum, 3.0, 1.0 / 3}, segments, DType::kBfloat16));
     wait(reached(rank.device->record(rank.stream)));
-    check(tensors[0][0] == 3.0F, "a number that bfloat16 has not was not rounded: " + std::to_string(tensors[0][0]));
-    check(tensors[1].front() == 6.0F && tensors[1].back() == 6.0F, "sum of 2, 2 and 2");
+    CHECK_MESSAGE(tensors[0][0] == 3.0F, "a number that bfloat16 has not was not rounded: ", tensors[0][0]);
+    CHECK_MESSAGE(tensors[1].front() == 6.0F, "sum of 2, 2 and 2");
+    CHECK_MESSAGE(tensors[1].back() == 6.0F, "sum of 2, 2 and 2");
   });
 }
 
 // 16-bit floats accumulate in float32 over hosts, where NCCL alone would round 256 + 1 to 256 each time.
-void check_hierarchical_accumulation() {
+TEST_CASE("16-bit floats accumulate in float32 over hosts") {
   on_ranks(4, {.hosts = {0, 1, 0, 1}}, [](Rank& rank) {
     std::vector<Bfloat16> tensor(700'001, Bfloat16(rank.rank == 0 ? 256.0F : 1.0F));
     const Segment segment{tensor.data(), tensor.data(), static_cast<std::int64_t>(tensor.size())};
     rank.plane->begin({0, {}, 0});
     wait(rank.plane->allreduce({DType::kBfloat16, ReduceOp::kSum, 1.0, 1.0}, {&segment, 1}));
     wait(reached(rank.plane->end()));
-    check(static_cast<float>(tensor.front()) == 260.0F && static_cast<float>(tensor.back()) == 260.0F,
-          "256 + 1 + 1 + 1 is " + std::to_string(static_cast<float>(tensor.back())));
+    CHECK_MESSAGE(static_cast<float>(tensor.front()) == 260.0F, "256 + 1 + 1 + 1 is ",
+                  static_cast<float>(tensor.back()));
+    CHECK_MESSAGE(static_cast<float>(tensor.back()) == 260.0F, "256 + 1 + 1 + 1 is ",
+                  static_cast<float>(tensor.back()));
   });
 }
 
-// The part of the plane that carries the tensors has a name of its own.
-void check_ways() {
+TEST_CASE("The part of the GPU plane that carries the tensors has a name of its own") {
   const std::vector<std::pair<Setup, std::string>> ways = {
       {{}, "nccl"}, {{.operations = "mpi"}, "gpu-host"}, {{.hosts = {0, 1}}, "hierarchical"}};
   for (const auto& [setup, way] : ways) {
     on_ranks(2, setup, [&way](Rank& rank) {
       std::vector<std::vector<float>> tensors = {{1.0F}};
       const Segment segment{tensors[0].data(), tensors[0].data(), 1};
-      check(sums(rank, {&segment, 1}, tensors)[0] == 1.0F, "sum of " + way);
-      check_equal(rank.plane->carrier(), way, "the carrier's name");
+      CHECK_MESSAGE(sums(rank, {&segment, 1}, tensors)[0] == 1.0F, "sum of ", way);
+      CHECK(rank.plane->carrier() == way);
     });
   }
 }
 
-void check_levels() {
+TEST_CASE("Hosts with different numbers of ranks have no two levels") {
   auto transports = make_loopback(1);
+  const MakeRail rails = make_point_to_point_rails(*transports[0]);
   std::string why;
-  check(make_host_levels(*transports[0], {7}, why) == nullptr && why.empty(), "one host has no levels");
-  check(
-      make_host_levels(*transports[0], {0, 1, 1}, why) == nullptr && why == "the hosts have different numbers of ranks",
-      "unequal hosts: " + why);
+  CHECK_MESSAGE(make_host_levels(*transports[0], {7}, rails, why) == nullptr, "one host has no levels");
+  CHECK_MESSAGE(why.empty(), "one host has no levels");
+  CHECK_MESSAGE(make_host_levels(*transports[0], {0, 1, 1}, rails, why) == nullptr, "unequal hosts: ", why);
+  CHECK_MESSAGE(why == "the hosts have different numbers of ranks", "unequal hosts: ", why);
 }
 
-void check_agreement() {
+TEST_CASE("The ranks agree on NCCL from what each has") {
   const GpuCard a{"card a", "2.28.9", "", ""};
   const GpuCard b{"card b", "2.28.9", "", "no NVRTC"};
-  check(common_gpu_capabilities({a, b}, "").nccl && !common_gpu_capabilities({a, b}, "").kernels, "two good cards");
-  check(!common_gpu_capabilities({a, b}, "mpi").nccl && common_gpu_capabilities({a, b}, "mpi").why_not.empty(),
-        "told to use MPI");
-  check(
+  CHECK_MESSAGE(common_gpu_capabilities({a, b}, "").nccl, "two good cards");
+  CHECK_MESSAGE(!common_gpu_capabilities({a, b}, "").kernels, "two good cards");
+  CHECK_MESSAGE(!common_gpu_capabilities({a, b}, "mpi").nccl, "told to use MPI");
+  CHECK_MESSAGE(common_gpu_capabilities({a, b}, "mpi").why_not.empty(), "told to use MPI");
+  CHECK_MESSAGE(
       common_gpu_capabilities({a, a}, "").why_not.find("ranks 0 and 1 use the same GPU (card a)") != std::string::npos,
       "one card for two ranks");
   const GpuCard none{"card c", "", "libnccl.so.2: no such file", ""};
-  check(common_gpu_capabilities({a, none}, "nccl").refusal == "rank 1 has no NCCL: libnccl.so.2: no such file",
-        "no NCCL");
+  CHECK_MESSAGE(common_gpu_capabilities({a, none}, "nccl").refusal == "rank 1 has no NCCL: libnccl.so.2: no such file",
+                "no NCCL");
   const GpuCard old{"card d", "2.20.5", "", ""};
-  check(common_gpu_capabilities({a, old}, "").why_not == "rank 0 has NCCL 2.28.9, rank 1 has 2.20.5", "two versions");
+  CHECK_MESSAGE(common_gpu_capabilities({a, old}, "").why_not == "rank 0 has NCCL 2.28.9, rank 1 has 2.20.5",
+                "two versions");
 }
 
 // All ranks are told alike, or go the same other way and one of them says why.
-void check_refusals() {
+TEST_CASE("All ranks are refused alike, or take the same other way") {
   on_ranks(2, {.operations = "nccl", .nccl = false}, [](Rank& rank) {
     for (int i = 0; i < 2; ++i) {  // the second time as the first
       float one = 1;
@@ -242,9 +251,9 @@ void check_refusals() {
   on_ranks(2, {.one_card = true}, [](Rank& rank) {
     std::vector<std::vector<float>> tensors = {{1.0F}};
     const Segment segment{tensors[0].data(), tensors[0].data(), 1};
-    check(sums(rank, {&segment, 1}, tensors)[0] == 1.0F, "sum by way of the host");
-    check((rank.told.find("ranks 0 and 1 use the same GPU") != std::string::npos) == (rank.rank == 0),
-          "who says what: " + rank.told);
+    CHECK_MESSAGE(sums(rank, {&segment, 1}, tensors)[0] == 1.0F, "sum by way of the host");
+    CHECK_MESSAGE((rank.told.find("ranks 0 and 1 use the same GPU") != std::string::npos) == (rank.rank == 0),
+                  "who says what: ", rank.told);
   });
 }
 
@@ -260,12 +269,13 @@ EventPtr wait_alone(Rank& rank) {
   rank.plane->begin({0, {}, 0});
   wait(rank.plane->allreduce({DType::kFloat32, ReduceOp::kSum, 1, 1}, {&segment, 1}));
   EventPtr there = rank.plane->end();
-  check(!there->reached() && rank.plane->watch(), "a collective of one rank of two ended by itself");
+  CHECK_MESSAGE(!there->reached(), "a collective of one rank of two ended by itself");
+  CHECK_MESSAGE(rank.plane->watch(), "a collective of one rank of two ended by itself");
   return there;
 }
 
 // A rank that dies while another one's GPU waits for it is noticed, and only then looked for.
-void check_death() {
+TEST_CASE("A rank that dies while a GPU waits for it is noticed") {
   std::atomic<int> dead{-1};
   on_ranks(2, {.dead_rank = [&] { return dead.load(); }}, [&](Rank& rank) {
     const EventPtr there = wait_alone(rank);
@@ -278,7 +288,7 @@ void check_death() {
 }
 
 // No room for the fusion buffer: what it is, how much, and what to do.
-void check_no_memory() {
+TEST_CASE("No room for the fusion buffer is an error that says how much was needed") {
   on_ranks(2, {.memory = 1 << 10}, [](Rank& rank) {
     std::vector<std::vector<float>> tensors(2, std::vector<float>(1000, 1.0F));
     const std::vector<Segment> segments = {{tensors[0].data(), tensors[0].data(), 1000},
@@ -291,8 +301,7 @@ void check_no_memory() {
 }
 
 // A collective that another rank never joins ends by abort(), and an error that NCCL finds later is thrown by watch().
-void check_failures() {
-  std::mutex mutex;
+TEST_CASE("A collective that cannot end is ended by abort()") {
   on_ranks(2, {}, [&](Rank& rank) {
     const EventPtr there = wait_alone(rank);
     if (there == nullptr) return;
@@ -303,32 +312,27 @@ void check_failures() {
   });
 }
 
-}  // namespace
-}  // namespace sirtaki::contract
+const Setup kHost{.operations = "mpi"};
+const Setup kHostWithoutKernels{.operations = "mpi", .lacks_kernels = "no NVRTC"};
 
-int main() {
-  using namespace sirtaki::contract;
-  const Setup host{.operations = "mpi"};
-  const Setup host_without_kernels{.operations = "mpi", .lacks_kernels = "no NVRTC"};
-  check_agreement();
-  check_factors();
-  check_refusals();
-  check_no_memory();
-  check_failures();
-  check_death();
-  check_bits_by_host(host, 3);
-  check_bits_by_host(host_without_kernels, 2);
+TEST_CASE("By way of the host, the bits are those of the host's plane") {
+  check_bits_by_host(kHost, 3);
+  check_bits_by_host(kHostWithoutKernels, 2);
+}
+
+TEST_CASE("The GPU plane passes the plane suite on one host and on two") {
   check_suite({}, 2);
   check_suite({.lacks_kernels = "no NVRTC"}, 3);
-  check_wire();
-  check_levels();
-  check_ways();
-  check_hierarchical_accumulation();
-  const Setup two_hosts{.hosts = {3, 5, 3, 5}};
-  check_suite(two_hosts, 4);
+  check_suite({.hosts = {3, 5, 3, 5}}, 4);
   check_suite({.lacks_kernels = "no NVRTC", .hosts = {0, 1}}, 2);
+}
+
+TEST_CASE("A joined rank changes no sum on GPUs") {
   check_joined({.hosts = {0, 1}});
-  for (const Setup& setup : {host, host_without_kernels, Setup{}, Setup{.lacks_kernels = "no NVRTC"}}) {
+  for (const Setup& setup : {kHost, kHostWithoutKernels, Setup{}, Setup{.lacks_kernels = "no NVRTC"}}) {
     check_joined(setup);
   }
 }
+
+}  // namespace
+}  // namespace sirtaki::contract

@@ -1,11 +1,12 @@
 // The transport and the planes that work within one process, ranks as threads, by the same suites as MPI's.
+#include <doctest/doctest.h>
+
 #include <cstdio>
 #include <functional>
 #include <numeric>
 #include <thread>
 #include <vector>
 
-#include "check.h"
 #include "host/shm_transport.h"
 #include "plane/point_to_point.h"
 #include "plane/shm/shm.h"
@@ -44,18 +45,18 @@ std::unique_ptr<Transport> over_shared_memory(std::unique_ptr<Transport> inner) 
   if (inner->size() == 1) return inner;
   std::string why;
   const auto bells = HostBells::make(*inner, why);
-  check(bells != nullptr, why);
+  REQUIRE_MESSAGE(bells != nullptr, why);
   std::vector<int> ranks(static_cast<std::size_t>(inner->size()));
   std::iota(ranks.begin(), ranks.end(), 0);
   auto transport = make_shm_transport(std::move(inner), bells, ranks, why);
-  check(transport->wakes(), why);
+  CHECK_MESSAGE(transport->wakes(), why);
   return transport;
 }
 
 void check_shm_plane(Transport& transport) {
   std::string why;
   const auto plane = make_shm_plane(transport, why);
-  check(plane != nullptr, why);
+  REQUIRE_MESSAGE(plane != nullptr, why);
   check_plane(*plane, transport.rank(), transport.size());
 }
 
@@ -63,31 +64,46 @@ void check_shm_plane(Transport& transport) {
 void check_two_levels(const std::vector<int>& hosts) {
   on_ranks(static_cast<int>(hosts.size()), [&](Transport& transport) {
     std::string why;
-    const auto plane = make_two_level_plane(transport, hosts, make_point_to_point_plane, why);
-    check(plane != nullptr, why);
+    const auto plane = make_two_level_plane(transport, hosts, make_point_to_point_rails(transport), why);
+    REQUIRE_MESSAGE(plane != nullptr, why);
     check_allreduce_plane(*plane, transport.rank(), transport.size());
   });
 }
 
-}  // namespace
-}  // namespace sirtaki::contract
+TEST_CASE("The loopback transport passes the transport suite") {
+  for (int size = 1; size <= 4; ++size) on_ranks(size, check_transport);
+}
 
-int main() {
-  using namespace sirtaki::contract;
+TEST_CASE("The shared-memory transport passes the transport suite") {
+  for (int size = 1; size <= 4; ++size) on_ranks(size, check_transport, over_shared_memory);
+}
+
+TEST_CASE("The point-to-point plane passes the plane suite") {
   for (int size = 1; size <= 4; ++size) {
-    on_ranks(size, check_transport);
-    on_ranks(size, check_transport, over_shared_memory);
-    on_ranks(size, [](sirtaki::Transport& transport) {
-      const auto plane = sirtaki::make_point_to_point_plane(transport);
+    on_ranks(size, [](Transport& transport) {
+      const auto plane = make_point_to_point_plane(transport);
       check_plane(*plane, transport.rank(), transport.size());
     });
-    on_ranks(size, check_shm_plane);
   }
+}
+
+TEST_CASE("The shared-memory plane passes the plane suite") {
+  for (int size = 1; size <= 4; ++size) on_ranks(size, check_shm_plane);
+}
+
+TEST_CASE("There are two levels where one of several hosts has several ranks") {
+  CHECK_MESSAGE(has_two_levels({0, 0, 1}), "two hosts, one with two ranks");
+  CHECK_MESSAGE(!has_two_levels({0, 1, 2}), "a rank on each host");
+  CHECK_MESSAGE(!has_two_levels({0, 0}), "one host");
+}
+
+TEST_CASE("The two-level plane passes the suite of allreduce") {
   using Hosts = std::vector<int>;
-  check(sirtaki::has_two_levels({0, 0, 1}), "two hosts, one with two ranks");
-  check(!sirtaki::has_two_levels({0, 1, 2}) && !sirtaki::has_two_levels({0, 0}), "one level");
   for (const Hosts& hosts : {Hosts{0, 0, 1, 1}, Hosts{0, 1, 0, 1, 0, 1}, Hosts{0, 0, 0, 1}, Hosts{0, 1, 1, 2},
                              Hosts{0, 0, 0, 0}, Hosts{0, 1, 2}}) {
     check_two_levels(hosts);
   }
 }
+
+}  // namespace
+}  // namespace sirtaki::contract

@@ -1,5 +1,7 @@
 #include "plane_suite.h"
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -7,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "check.h"
 #include "math/dtype_dispatch.h"
 #include "math/kernels.h"
+#include "waiting.h"
 
 namespace sirtaki::contract {
 namespace {
@@ -117,8 +119,8 @@ struct Suite {
     } else {
       allreduce(reduction, counts, &barrier);
     }
-    check(barrier.over, "the barrier is over");
-    check(barrier.called_off() == (absent >= 0), "all know whether a rank departs");
+    CHECK_MESSAGE(barrier.over, "the barrier is over");
+    CHECK_MESSAGE(barrier.called_off() == (absent >= 0), "all know whether a rank departs");
   }
 
   void allreduce(const Reduction& reduction, const Counts& counts, PlanBarrier* barrier) {
@@ -136,14 +138,15 @@ struct Suite {
     wait(barrier == nullptr ? plane.allreduce(reduction, segments)
                             : plane.allreduce_behind_barrier(*barrier, reduction, segments));
     if (barrier != nullptr && barrier->called_off()) {
-      check(in == before && out == untouched, "nothing is written when a rank departs");
+      CHECK_MESSAGE(in == before, "nothing is written when a rank departs");
+      CHECK_MESSAGE(out == untouched, "nothing is written when a rank departs");
       return;
     }
     for (std::size_t tensor = 0; tensor < counts.size(); ++tensor) {
       const std::int64_t wrong = first_wrong(reduction, size, tensor, 0, segments[tensor].out, counts[tensor]);
-      check(wrong == counts[tensor], "allreduce, " + title(reduction) + ": element " + std::to_string(wrong) +
-                                         " of tensor " + std::to_string(tensor));
-      check(in_place(tensor) || in[tensor] == before[tensor], "allreduce changed its input");
+      CHECK_MESSAGE(wrong == counts[tensor], "allreduce, ", title(reduction), ": element ", wrong, " of tensor ",
+                    tensor);
+      CHECK_MESSAGE((in_place(tensor) || in[tensor] == before[tensor]), "allreduce changed its input");
     }
   }
 
@@ -160,9 +163,9 @@ struct Suite {
     const Memory before = in;
     Memory out = memory(reduction.dtype, mine);
     wait(plane.reducescatter(reduction, Spread{in.data(), out.data(), counts}));
-    check(in == before, "reducescatter changed its input");
+    CHECK_MESSAGE(in == before, "reducescatter changed its input");
     const std::int64_t wrong = first_wrong(reduction, size, 3, begin, out.data(), mine);
-    check(wrong == mine, "reducescatter, " + title(reduction) + ": element " + std::to_string(wrong));
+    CHECK_MESSAGE(wrong == mine, "reducescatter, ", title(reduction), ": element ", wrong);
   }
 
   // Bytes are moved, whatever they mean.
@@ -185,8 +188,8 @@ struct Suite {
     for (std::size_t tensor = 0; tensor < counts.size(); ++tensor) {
       const Memory right = bytes(root, tensor, in[tensor].size());
       const void* got = rank == root ? segments[tensor].in : segments[tensor].out;
-      check(right.empty() || std::memcmp(got, right.data(), right.size()) == 0,
-            "broadcast from rank " + std::to_string(root) + ", tensor " + std::to_string(tensor));
+      CHECK_MESSAGE((right.empty() || std::memcmp(got, right.data(), right.size()) == 0), "broadcast from rank ", root,
+                    ", tensor ", tensor);
     }
   }
 
@@ -202,7 +205,7 @@ struct Suite {
     const Memory in = part(rank);
     Memory out(right.size());
     wait(plane.allgather(element_size, Spread{in.data(), out.data(), counts}));
-    check(out == right, "allgather of elements of " + std::to_string(element_size) + " bytes");
+    CHECK_MESSAGE(out == right, "allgather of elements of ", element_size, " bytes");
   }
 
   void alltoall(std::size_t element_size, std::int64_t unit) {
@@ -224,7 +227,7 @@ struct Suite {
     exchange.in = in.data();
     exchange.out = out.data();
     wait(plane.alltoall(element_size, exchange));
-    check(out == right, "alltoall of elements of " + std::to_string(element_size) + " bytes");
+    CHECK_MESSAGE(out == right, "alltoall of elements of ", element_size, " bytes");
   }
 
   Counts spread(std::int64_t unit, int shift) const {
@@ -308,11 +311,11 @@ void check_plan_barriers(Suite& suite) {
 }
 
 void check_answers(const DataPlane& plane) {
-  check(!plane.supports({.verb = Verb::kAllreduce, .device = 0}), "supports a GPU");
-  check(!plane.supports({.verb = Verb::kBarrier}), "supports a barrier");
+  CHECK_MESSAGE(!plane.supports({.verb = Verb::kAllreduce, .device = 0}), "supports a GPU");
+  CHECK_MESSAGE(!plane.supports({.verb = Verb::kBarrier}), "supports a barrier");
   for (const Verb verb :
        {Verb::kAllreduce, Verb::kBroadcast, Verb::kAllgather, Verb::kAlltoall, Verb::kReducescatter}) {
-    check(plane.supports({.verb = verb, .bytes = 1 << 20}), "does not support " + std::string(name_of(verb)));
+    CHECK_MESSAGE(plane.supports({.verb = verb, .bytes = 1 << 20}), "does not support ", std::string(name_of(verb)));
   }
 }
 
@@ -341,12 +344,12 @@ void check_plane_briefly(DataPlane& plane, int rank, int size) {
 
 void check_allreduce_plane(DataPlane& plane, int rank, int size) {
   Suite suite{plane, rank, size};
-  check(plane.supports({.verb = Verb::kAllreduce}), "does not support allreduce");
+  CHECK_MESSAGE(plane.supports({.verb = Verb::kAllreduce}), "does not support allreduce");
   for (const Verb verb : {Verb::kBroadcast, Verb::kAllgather, Verb::kBarrier}) {
-    check(!plane.supports({.verb = verb}), "supports " + std::string(name_of(verb)));
+    CHECK_MESSAGE(!plane.supports({.verb = verb}), "supports ", std::string(name_of(verb)));
   }
-  check(!plane.supports({.verb = Verb::kAllreduce, .device = 0}), "supports a GPU");
-  check(!plane.supports({.verb = Verb::kAllreduce, .op = ReduceOp::kAdasum}), "supports Adasum");
+  CHECK_MESSAGE(!plane.supports({.verb = Verb::kAllreduce, .device = 0}), "supports a GPU");
+  CHECK_MESSAGE(!plane.supports({.verb = Verb::kAllreduce, .op = ReduceOp::kAdasum}), "supports Adasum");
   check_all_allreduces(suite);
   check_plan_barriers(suite);
   for (const Reduction& reduction :

@@ -1,10 +1,11 @@
 #include "random_operation.h"
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 
-#include "check.h"
 #include "math/dtype_dispatch.h"
 #include "math/reduce_inputs.h"
 
@@ -51,9 +52,8 @@ bool RandomOperation::advance() {
   if (!task_.advance()) return false;
   for (std::size_t i = 0; i < results_.size(); ++i) {
     const bool right = expected_[i].empty() || std::memcmp(results_[i], expected_[i].data(), expected_[i].size()) == 0;
-    check(right, what_ + " of " + std::string(name_of(reduction_.dtype)) + ", tensor " + std::to_string(i) + " of " +
-                     std::to_string(expected_[i].size()) + " bytes, rank " + std::to_string(rank_) + " of " +
-                     std::to_string(size_));
+    CHECK_MESSAGE(right, what_, " of ", std::string(name_of(reduction_.dtype)), ", tensor ", i, " of ",
+                  expected_[i].size(), " bytes, rank ", rank_, " of ", size_);
   }
   return true;
 }

@@ -1,4 +1,5 @@
 // The shared-memory plane among processes: one is killed in the middle of operations, and /dev/shm is too small.
+#include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -9,25 +10,25 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iostream>
 #include <numeric>
 #include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "check.h"
 #include "plane/planes.h"
 #include "plane/point_to_point.h"
 #include "plane/shm/shm.h"
 #include "plane/shm/two_level.h"
 #include "process_transport.h"
 #include "transport/loopback.h"
+#include "waiting.h"
 
 namespace sirtaki::contract {
 namespace {
@@ -38,6 +39,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kLimit = 120s;  // generous: the thread sanitizer, and more processes than cores
 constexpr int kAbortedAsItShould = 7;
 
+// Checks in a child are REQUIREs: a failed one ends the child with exit code 1.
 pid_t in_process(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child != 0) return child;
@@ -47,6 +49,7 @@ pid_t in_process(const std::function<int()>& body) {
     code = body();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
+  } catch (...) {  // a REQUIRE, which has said why
   }
   std::fflush(nullptr);
   _exit(code);
@@ -59,7 +62,7 @@ int exit_code_within_limit(pid_t child) {
     if (Clock::now() > end) {
       kill(child, SIGKILL);
       waitpid(child, &status, 0);
-      throw std::runtime_error("a rank did not end");
+      FAIL("a rank did not end");
     }
     std::this_thread::sleep_for(5ms);
   }
@@ -84,7 +87,7 @@ void check_nothing_is_left(const std::set<std::string>& before) {
     return false;
   };
   for (const auto end = Clock::now() + kLimit; more();) {
-    check(Clock::now() < end, "a segment is left in /dev/shm");
+    REQUIRE_MESSAGE(Clock::now() < end, "a segment is left in /dev/shm");
     std::this_thread::sleep_for(20ms);
   }
 }
@@ -96,12 +99,13 @@ void check_privacy() {
     std::error_code gone;
     if (!std::filesystem::read_symlink(entry.path(), gone).string().starts_with("/dev/shm/")) continue;
     struct stat facts{};
-    check(stat(entry.path().c_str(), &facts) == 0, "cannot look at the segment");
-    check((facts.st_mode & 0777) == 0600 && facts.st_uid == getuid(), "others could open the segment");
-    check(facts.st_nlink == 0, "the segment still has a name");
+    REQUIRE_MESSAGE(stat(entry.path().c_str(), &facts) == 0, "cannot look at the segment");
+    REQUIRE_MESSAGE((facts.st_mode & 0777) == 0600, "others could open the segment");
+    REQUIRE_MESSAGE(facts.st_uid == getuid(), "others could open the segment");
+    REQUIRE_MESSAGE(facts.st_nlink == 0, "the segment still has a name");
     ++found;
   }
-  check(found == 1, "no segment found");
+  REQUIRE_MESSAGE(found == 1, "no segment found");
 }
 
 using MakePlane = std::function<std::unique_ptr<DataPlane>(Transport&, std::string&)>;
@@ -111,7 +115,7 @@ std::unique_ptr<DataPlane> make_one_level(Transport& transport, std::string& why
 }
 // Of ranks on two hosts, two on each.
 std::unique_ptr<DataPlane> make_two_levels(Transport& transport, std::string& why) {
-  return make_two_level_plane(transport, {0, 0, 1, 1}, make_point_to_point_plane, why);
+  return make_two_level_plane(transport, {0, 0, 1, 1}, make_point_to_point_rails(transport), why);
 }
 constexpr int kSplitsOfTwoLevels = 3;
 
@@ -119,19 +123,20 @@ constexpr int kSplitsOfTwoLevels = 3;
 int add_up_until_aborted(ProcessTransport& transport, const MakePlane& make_plane, int begun, std::int64_t count) {
   std::string why;
   const auto plane = make_plane(transport, why);
-  check(plane != nullptr, why);
+  REQUIRE_MESSAGE(plane != nullptr, why);
   check_privacy();
   std::vector<float> data(static_cast<std::size_t>(count));
   const std::vector<Segment> segments = {{data.data(), data.data(), count}};
   try {
     for (int i = 0;; ++i) {
       wait(plane->allreduce({}, segments));
-      if (i == 3) check(write(begun, "x", 1) == 1, "the test is gone");
+      if (i == 3) REQUIRE_MESSAGE(write(begun, "x", 1) == 1, "the test is gone");
     }
   } catch (const Error& error) {
     const std::string what = error.what();
     const bool tells = what.find("has died") != std::string::npos || what.find("a peer is gone") != std::string::npos;
-    check(error.kind() == ErrorKind::kAborted && tells, what);
+    REQUIRE_MESSAGE(error.kind() == ErrorKind::kAborted, what);
+    REQUIRE_MESSAGE(tells, what);
     return kAbortedAsItShould;
   }
 }
@@ -141,7 +146,7 @@ void check_death(int size, int victim, std::int64_t count, const MakePlane& make
   std::vector<Sockets> sockets;  // of all ranks, and of the parts that they split into
   for (int i = 0; i < 1 + kSplitsOfTwoLevels; ++i) sockets.emplace_back(size);
   std::array<int, 2> begun{};
-  check(pipe(begun.data()) == 0, "no pipe");
+  REQUIRE_MESSAGE(pipe(begun.data()) == 0, "no pipe");
   std::vector<pid_t> ranks;
   for (int rank = 0; rank < size; ++rank) {
     ranks.push_back(in_process([&] {
@@ -151,17 +156,16 @@ void check_death(int size, int victim, std::int64_t count, const MakePlane& make
     }));
   }
   for (const Sockets& each : sockets) each.leave_to(-1);
+  close(begun[1]);  // so that read() ends when all ranks have
   char byte = 0;
-  for (int rank = 0; rank < size; ++rank) check(read(begun[0], &byte, 1) == 1, "a rank did not begin");
+  for (int rank = 0; rank < size; ++rank) REQUIRE_MESSAGE(read(begun[0], &byte, 1) == 1, "a rank did not begin");
   kill(ranks[static_cast<std::size_t>(victim)], SIGKILL);
   for (int rank = 0; rank < size; ++rank) {
     const int code = exit_code_within_limit(ranks[static_cast<std::size_t>(rank)]);
-    check(code == (rank == victim ? -1 : kAbortedAsItShould),
-          "rank " + std::to_string(rank) + " ended with " + std::to_string(code));
+    REQUIRE_MESSAGE(code == (rank == victim ? -1 : kAbortedAsItShould), "rank ", rank, " ended with ", code);
   }
   check_nothing_is_left(before);
   close(begun[0]);
-  close(begun[1]);
 }
 
 // A /dev/shm of our own. False where neither root nor a user's namespaces may have one.
@@ -180,7 +184,7 @@ bool mount_small_shm(std::size_t bytes) {
 void limit_files(std::size_t bytes) {
   signal(SIGXFSZ, SIG_IGN);
   const rlimit limit{bytes, bytes};
-  check(setrlimit(RLIMIT_FSIZE, &limit) == 0, "cannot limit files");
+  REQUIRE_MESSAGE(setrlimit(RLIMIT_FSIZE, &limit) == 0, "cannot limit files");
 }
 
 void on_ranks(int size, const std::function<void(Transport&)>& body) {
@@ -195,10 +199,10 @@ void check_large_allreduce(const DataPlanes& planes, Transport& transport, std::
   std::vector<float> data(kCount, static_cast<float>(transport.rank() + 1));
   const std::vector<Segment> segments = {{data.data(), data.data(), kCount}};
   DataPlane& plane = choose(planes, {.bytes = kCount * 4});
-  check(plane.name() == expected_plane, "wrong plane");
+  REQUIRE_MESSAGE(plane.name() == expected_plane, "wrong plane");
   wait(plane.allreduce({}, segments));
   const auto right = static_cast<float>(transport.size() * (transport.size() + 1) / 2);
-  for (const float each : data) check(each == right, "wrong sum");
+  REQUIRE_MESSAGE(std::ranges::count(data, right) == kCount, "wrong sum");
 }
 
 int with_one_megabyte() {
@@ -206,13 +210,13 @@ int with_one_megabyte() {
   on_ranks(4, [](Transport& transport) {
     DataPlanes planes;
     std::string why;
-    check(make_shm_plane(transport, why) == nullptr, "a plane in too little memory");
+    REQUIRE_MESSAGE(make_shm_plane(transport, why) == nullptr, "a plane in too little memory");
     for (const char* part : {"rank 0: /dev/shm has no room for 10", " bytes: ", "--shm-size=1g"}) {
-      check(why.find(part) != std::string::npos, why);
+      REQUIRE_MESSAGE(why.find(part) != std::string::npos, why);
     }
-    check(make_two_levels(transport, why) == nullptr, "two levels in too little memory");
+    REQUIRE_MESSAGE(make_two_levels(transport, why) == nullptr, "two levels in too little memory");
     // The one of the two hosts that comes second.
-    check(why.find(": on its host, local rank 0: /dev/shm has no room for ") != std::string::npos, why);
+    REQUIRE_MESSAGE(why.find(": on its host, local rank 0: /dev/shm has no room for ") != std::string::npos, why);
     planes.push_back(make_point_to_point_plane(transport));
     check_large_allreduce(planes, transport, planes.front()->name());
   });
@@ -225,7 +229,7 @@ int with_four_megabytes() {
     DataPlanes planes;
     std::string why;
     planes.push_back(make_shm_plane(transport, why));
-    check(planes.front() != nullptr, why);
+    REQUIRE_MESSAGE(planes.front() != nullptr, why);
     check_large_allreduce(planes, transport, "shm");
   });
   return 0;
@@ -238,11 +242,11 @@ int add_up_once(const std::vector<Sockets>& sockets, int rank) {
   ProcessTransport transport(sockets[0], rank, std::span(sockets).subspan(1));
   std::string why;
   const auto plane = make_two_levels(transport, why);
-  check(plane != nullptr, why);
+  REQUIRE_MESSAGE(plane != nullptr, why);
   std::vector<float> data(kCount, static_cast<float>(rank + 1));
   const std::vector<Segment> segments = {{data.data(), data.data(), kCount}};
   wait(plane->allreduce({}, segments));
-  for (const float each : data) check(each == 10, "wrong sum");
+  REQUIRE_MESSAGE(std::ranges::count(data, 10.0F) == kCount, "wrong sum");
   return 0;
 }
 
@@ -263,29 +267,26 @@ int with_unequal_hosts() {
 }
 
 void check_in_process(const std::function<int()>& body) {
-  check(exit_code_within_limit(in_process(body)) == 0, "failed in another process");
+  REQUIRE_MESSAGE(exit_code_within_limit(in_process(body)) == 0, "failed in another process");
+}
+
+TEST_CASE("Without room for the smallest segment, another plane is used") { check_in_process(with_one_megabyte); }
+
+TEST_CASE("With little room, the segment is smaller") { check_in_process(with_four_megabytes); }
+
+TEST_CASE("Hosts may have segments of different sizes") { check_in_process(with_unequal_hosts); }
+
+TEST_CASE("The death of a rank ends the others, and nothing is left in /dev/shm") {
+  for (const int victim : {0, 1, 2}) {
+    for (const std::int64_t count : {10, 2'000'000}) check_death(3, victim, count, make_one_level);
+  }
+}
+
+TEST_CASE("The death of a rank ends the ranks of both hosts") {
+  for (const int victim : {0, 3}) {
+    for (const std::int64_t count : {10, 30'000}) check_death(4, victim, count, make_two_levels);
+  }
 }
 
 }  // namespace
 }  // namespace sirtaki::contract
-
-int main() {
-  using namespace sirtaki::contract;
-  try {
-    check_in_process(with_one_megabyte);
-    check_in_process(with_four_megabytes);
-    check_in_process(with_unequal_hosts);
-    for (const int victim : {0, 1, 2}) {
-      for (const std::int64_t count : {10, 2'000'000}) {
-        check_death(3, victim, count, make_one_level);
-      }
-    }
-    for (const int victim : {0, 3}) {
-      for (const std::int64_t count : {10, 30'000}) check_death(4, victim, count, make_two_levels);
-    }
-    return 0;
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << std::endl;
-    return 1;
-  }
-}

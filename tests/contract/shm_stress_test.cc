@@ -1,6 +1,8 @@
 // The shared-memory plane under random operations on overlapping process sets, with random delays: shm_stress_test
 // [seconds] [seed]. Ranks are threads that, like engines, each poll the operations of several sets at once. Every
 // result is compared to the bit.
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <atomic>
 #include <barrier>
@@ -13,7 +15,6 @@
 #include <thread>
 #include <vector>
 
-#include "check.h"
 #include "plane/shm/shm.h"
 #include "random_operation.h"
 #include "transport/loopback.h"
@@ -125,11 +126,17 @@ void run(double seconds, std::uint32_t seed) {
   std::printf("%d operations in each of %zu sets\n", job.rounds * kOperations, kSets.size());
 }
 
+double seconds = 3;
+std::uint32_t seed = 1;
+
+TEST_CASE("Random operations on overlapping process sets give the expected bits") { run(seconds, seed); }
+
 }  // namespace
 }  // namespace sirtaki::contract
 
 int main(int argc, char** argv) {
-  const double seconds = argc > 1 ? std::atof(argv[1]) : 3;
-  const auto seed = static_cast<std::uint32_t>(argc > 2 ? std::atoi(argv[2]) : 1);
-  sirtaki::contract::run(seconds, seed);
+  using namespace sirtaki::contract;
+  if (argc > 1) seconds = std::atof(argv[1]);
+  if (argc > 2) seed = static_cast<std::uint32_t>(std::atoi(argv[2]));
+  return doctest::Context(argc, argv).run();
 }

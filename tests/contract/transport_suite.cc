@@ -1,11 +1,13 @@
 #include "transport_suite.h"
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <array>
 #include <numeric>
 #include <vector>
 
-#include "check.h"
+#include "waiting.h"
 
 namespace sirtaki::contract {
 namespace {
@@ -43,23 +45,23 @@ void check_messages(Transport& transport) {
   for (std::size_t left = static_cast<std::size_t>(end - first) * kSizes.size(); left > 0; --left) {
     const Message message = next(transport);
     const std::size_t number = seen[static_cast<std::size_t>(message.from)]++;
-    check(message.bytes == pattern(message.from, rank, number, kSizes[number]),
-          "message " + std::to_string(number) + " from rank " + std::to_string(message.from) + " is wrong");
+    CHECK_MESSAGE(message.bytes == pattern(message.from, rank, number, kSizes[number]), "message ", number,
+                  " from rank ", message.from, " is wrong");
   }
   wait_until([&] { return transport.flushed(); });
 }
 
 void barrier(Transport& transport) {
   if (transport.rank() == 0) {
-    for (int i = 1; i < transport.size(); ++i) check(next(transport).bytes.empty(), "not empty");
+    for (int i = 1; i < transport.size(); ++i) CHECK_MESSAGE(next(transport).bytes.empty(), "not empty");
     for (int to = 1; to < transport.size(); ++to) transport.send(to, {});
   } else {
     transport.send(0, {});
-    check(next(transport).bytes.empty(), "not empty");
+    CHECK_MESSAGE(next(transport).bytes.empty(), "not empty");
   }
   wait_until([&] { return transport.flushed(); });
   Message message;
-  check(!transport.receive(message), "a message too many");
+  CHECK_MESSAGE(!transport.receive(message), "a message too many");
 }
 
 // Each rank sends to each, with two tags that are received in the other order, and twice with the same tag.
@@ -83,7 +85,7 @@ void check_data(Transport& transport, std::size_t size) {
   for (int peer = 0; peer < transport.size(); ++peer) {
     if (peer == transport.rank()) continue;
     for (std::size_t i = 0; i < 3; ++i) {
-      check(in[index++] == pattern(peer, transport.rank(), numbers[i], size), "data from rank " + std::to_string(peer));
+      CHECK_MESSAGE(in[index++] == pattern(peer, transport.rank(), numbers[i], size), "data from rank ", peer);
     }
   }
 }
@@ -91,10 +93,10 @@ void check_data(Transport& transport, std::size_t size) {
 void check_split(Transport& transport, const std::vector<int>& ranks) {
   const auto found = std::find(ranks.begin(), ranks.end(), transport.rank());
   const std::unique_ptr<Transport> part = transport.split(ranks);
-  check((part != nullptr) == (found != ranks.end()), "wrong membership");
+  CHECK_MESSAGE((part != nullptr) == (found != ranks.end()), "wrong membership");
   if (part == nullptr) return;
-  check(part->size() == static_cast<int>(ranks.size()), "wrong size");
-  check(part->rank() == static_cast<int>(found - ranks.begin()), "wrong order");
+  CHECK_MESSAGE(part->size() == static_cast<int>(ranks.size()), "wrong size");
+  CHECK_MESSAGE(part->rank() == static_cast<int>(found - ranks.begin()), "wrong order");
   check_messages(*part);
   check_data(*part, 1000);
   barrier(*part);

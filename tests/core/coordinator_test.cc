@@ -1,6 +1,8 @@
 // Negotiation without threads or transports: members and a coordinator that exchange messages by hand.
 #include "coordinator/coordinator.h"
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <deque>
 #include <functional>
@@ -8,48 +10,49 @@
 #include <random>
 #include <set>
 
+#include "expect.h"
 #include "negotiation.h"
 
 namespace sirtaki::testing {
 namespace {
 
-void any_order_of_submission_is_fine() {
+TEST_CASE("Ranks may submit in different orders") {
   Fixture f(2);
   f.submit(0, allreduce("a"));
   f.submit(1, allreduce("b"));
-  check(!f.decide().has_content(), "nothing is ready");
+  CHECK_MESSAGE(!f.decide().has_content(), "nothing is ready");
   f.submit(0, allreduce("b"));
   f.submit(1, allreduce("a"));
   const Verdict verdict = f.decide();
-  check_equal(verdict.batches.size(), 1U, "both in one batch");
-  check_equal(verdict.batches[0].size(), 2U, "both in one batch");
+  REQUIRE_MESSAGE(verdict.batches.size() == 1U, "both in one batch");
+  REQUIRE_MESSAGE(verdict.batches[0].size() == 2U, "both in one batch");
 }
 
-void repeats_go_by_slot() {
+TEST_CASE("A repeated request is sent as its cache slot") {
   Fixture f(3);
   for (int step = 0; step < 3; ++step) {
-    for (int rank = 0; rank < 3; ++rank) check_equal(f.submit(rank, allreduce("a")), step > 0, "vote by slot");
-    check_equal(f.decide().batches[0][0].agreement.has_value(), step == 0, "verdict by slot");
+    for (int rank = 0; rank < 3; ++rank) CHECK_MESSAGE(f.submit(rank, allreduce("a")) == (step > 0), "vote by slot");
+    CHECK_MESSAGE(f.decide().batches[0][0].agreement.has_value() == (step == 0), "verdict by slot");
   }
 }
 
-void a_changed_shape_votes_afresh() {
+TEST_CASE("A changed shape is negotiated again in full") {
   Fixture f(2);
   for (int rank : {0, 1}) f.submit(rank, allreduce("a"));
   f.decide();
-  check(f.submit(0, allreduce("a")), "rank 0 repeats");
-  check(!f.submit(1, allreduce("a", {5})), "rank 1 changes");
+  CHECK_MESSAGE(f.submit(0, allreduce("a")), "rank 0 repeats");
+  CHECK_MESSAGE(!f.submit(1, allreduce("a", {5})), "rank 1 changes");
   const Verdict refused = f.decide();
-  check_equal(refused.refusals.size(), 1U, "one refusal");
+  REQUIRE_MESSAGE(refused.refusals.size() == 1U, "one refusal");
   check_contains(refused.refusals[0].message, "(4,)");
   check_contains(refused.refusals[0].message, "(5,)");
   for (int rank : {0, 1}) f.submit(rank, allreduce("a", {5}));
-  check_equal(f.decide().batches.size(), 1U, "all changed: agreed again");
-  for (int rank : {0, 1}) check(f.submit(rank, allreduce("a", {5})), "and remembered");
+  REQUIRE_MESSAGE(f.decide().batches.size() == 1U, "all changed: agreed again");
+  for (int rank : {0, 1}) CHECK_MESSAGE(f.submit(rank, allreduce("a", {5})), "and remembered");
   f.decide();
 }
 
-void every_kind_of_mismatch_is_a_table() {
+TEST_CASE("Every kind of mismatch is refused with a table of the ranks") {
   using Change = std::pair<std::string, std::function<void(Request&)>>;
   const Change changes[] = {
       {"collective", [](Request& r) { r.verb = Verb::kBroadcast, r.root = 0; }},
@@ -70,14 +73,14 @@ void every_kind_of_mismatch_is_a_table() {
     f.submit(1, odd);
     f.submit(2, allreduce("a"));
     const Verdict verdict = f.decide();
-    check_equal(verdict.refusals.size(), 1U, what);
+    REQUIRE_MESSAGE(verdict.refusals.size() == 1U, what);
     check_contains(verdict.refusals[0].message, what);
     check_contains(verdict.refusals[0].message, "train.py:8");
-    check(verdict.batches.empty(), "nothing runs");
+    CHECK_MESSAGE(verdict.batches.empty(), "nothing runs");
   }
 }
 
-void of_many_tensors_the_one_that_differs_is_shown() {
+TEST_CASE("Of many tensors the error shows the first that differs") {
   Fixture f(2);
   for (const int rank : {0, 1}) {
     std::vector<TensorSpec> tensors;
@@ -94,17 +97,17 @@ void of_many_tensors_the_one_that_differs_is_shown() {
   check_contains(message, "(20 tensors)");
 }
 
-void two_gpus_of_different_number_are_no_mismatch() {
+TEST_CASE("Ranks may use GPUs of different numbers") {
   Fixture f(2);
   for (int rank : {0, 1}) {
     Request request = allreduce("a");
     request.tensors = {{DType::kFloat32, rank, request.tensors[0].shape}};
     f.submit(rank, request);
   }
-  check_equal(f.decide().batches.size(), 1U, "each rank has its own GPU");
+  REQUIRE_MESSAGE(f.decide().batches.size() == 1U, "each rank has its own GPU");
 }
 
-void a_second_gpu_of_one_rank_is_refused_on_all() {
+TEST_CASE("A second GPU of one rank is refused on every rank") {
   Fixture f(2);
   for (const int second : {0, 1, 0}) {
     const std::string name = "a" + std::to_string(second);
@@ -116,7 +119,7 @@ void a_second_gpu_of_one_rank_is_refused_on_all() {
     }
     const Verdict verdict = f.decide();
     if (second == 0) {
-      check_equal(verdict.batches.size(), 1U, "the GPU that the rank has used before");
+      REQUIRE_MESSAGE(verdict.batches.size() == 1U, "the GPU that the rank has used before");
       continue;
     }
     check_contains(verdict.refusals.at(0).message, "rank 1 has it on gpu:2 after tensors on gpu:3");
@@ -124,7 +127,7 @@ void a_second_gpu_of_one_rank_is_refused_on_all() {
   }
 }
 
-void allgather_collects_rows() {
+TEST_CASE("An allgather agrees on the rows of every rank") {
   Fixture f(2);
   for (int rank : {0, 1}) {
     Request request = allreduce("g", {rank + 2, 3});
@@ -132,11 +135,11 @@ void allgather_collects_rows() {
     f.submit(rank, request);
   }
   const Verdict verdict = f.decide();
-  check(verdict.batches[0][0].agreement->sizes == std::vector<std::int64_t>{2, 3}, "rows by rank");
+  CHECK_MESSAGE((verdict.batches[0][0].agreement->sizes == std::vector<std::int64_t>{2, 3}), "rows by rank");
 }
 
 // Whichever rank it is that asks for other rows than before, what was remembered no longer holds.
-void rows_may_change_on_one_rank() {
+TEST_CASE("The rows of an allgather may change on one rank alone") {
   for (const int changing : {0, 1}) {
     Fixture f(2);
     for (const int more : {0, 0, 5}) {
@@ -149,21 +152,21 @@ void rows_may_change_on_one_rank() {
       if (more == 0) continue;
       const std::vector<std::int64_t> expected =
           changing == 0 ? std::vector<std::int64_t>{7, 2} : std::vector<std::int64_t>{2, 7};
-      check(verdict.batches[0][0].agreement.has_value(), "agreed afresh");
-      check(verdict.batches[0][0].agreement->sizes == expected, "the new rows");
+      REQUIRE_MESSAGE(verdict.batches[0][0].agreement.has_value(), "agreed afresh");
+      CHECK_MESSAGE(verdict.batches[0][0].agreement->sizes == expected, "the new rows");
     }
   }
 }
 
-void work_is_held_back_while_planes_are_busy() {
+TEST_CASE("New batches wait while the planes are busy") {
   Fixture f(2);
   for (int rank : {0, 1}) f.submit(rank, allreduce("a"));
-  check(!f.decide(true).has_content(), "held back");
+  CHECK_MESSAGE(!f.decide(true).has_content(), "held back");
   for (int rank : {0, 1}) f.submit(rank, allreduce("b"));
-  check_equal(f.decide(false).batches[0].size(), 2U, "then together");
+  REQUIRE_MESSAGE(f.decide(false).batches[0].size() == 2U, "then together");
 }
 
-void joined_ranks_count_as_present() {
+TEST_CASE("Joined ranks count as present") {
   Fixture f(3);
   Request join;
   join.verb = Verb::kJoin;
@@ -172,7 +175,7 @@ void joined_ranks_count_as_present() {
   f.submit(2, join);
   f.submit(1, allreduce("early"));
   Verdict verdict = f.decide();
-  check_equal(verdict.batches[0][0].contributors, 2, "contributors");
+  CHECK(verdict.batches[0][0].contributors == 2);
   Request gather = allreduce("g");
   gather.verb = Verb::kAllgather;
   f.submit(0, gather);
@@ -181,12 +184,12 @@ void joined_ranks_count_as_present() {
   f.submit(1, join);
   f.submit(0, join);
   verdict = f.decide();
-  check_equal(verdict.last_joined, 0, "last to join");
+  CHECK_MESSAGE(verdict.last_joined == 0, "last to join");
   for (int rank : {0, 1, 2}) f.submit(rank, gather);
-  check_equal(f.decide().batches.size(), 1U, "after the join all is as before");
+  REQUIRE_MESSAGE(f.decide().batches.size() == 1U, "after the join all is as before");
 }
 
-void joins_are_refused_after_what_counts_on_them() {
+TEST_CASE("A join is refused only after the batches that count on the joined rank") {
   Fixture f(3);
   Request join;
   join.verb = Verb::kJoin;
@@ -194,39 +197,40 @@ void joins_are_refused_after_what_counts_on_them() {
   f.submit(2, join);
   for (int rank : {0, 1}) f.submit(rank, allreduce("held back"));
   f.leave(1);
-  check(f.decide(true).refusals.empty(), "rank 2 still takes part");
+  CHECK_MESSAGE(f.decide(true).refusals.empty(), "rank 2 still takes part");
   const Verdict verdict = f.decide(false);
-  check_equal(verdict.batches.size(), 1U, "what all but the joined rank have asked for");
+  REQUIRE_MESSAGE(verdict.batches.size() == 1U, "what all but the joined rank have asked for");
   check_contains(verdict.refusals[0].message, "join() cannot complete: rank 1 left early");
 }
 
-void leaving_early_is_an_error_for_those_who_wait() {
+TEST_CASE("A rank that leaves early is an error for the ranks that wait") {
   Fixture f(3);
   f.submit(0, allreduce("a"));
   f.leave(1);
   Verdict verdict = f.decide();
   check_contains(verdict.refusals[0].message, "rank 1 left early");
   f.submit(2, allreduce("a"));
-  check_equal(f.decide().refusals.size(), 1U, "later ones too");
+  REQUIRE_MESSAGE(f.decide().refusals.size() == 1U, "later ones too");
   f.leave(0);
-  check(!f.decide().all_left, "not all");
+  CHECK_MESSAGE(!f.decide().all_left, "not all");
   f.leave(2);
-  check(f.decide().all_left, "all");
+  CHECK_MESSAGE(f.decide().all_left, "all");
 }
 
-void nothing_grows_without_bound() {
+TEST_CASE("The caches stay within their capacity") {
   Settings settings;
   settings.cache_capacity = 8;
   Fixture f(2, settings);
   for (int i = 0; i < 1000; ++i) {
     for (int rank : {0, 1}) f.submit(rank, allreduce("name" + std::to_string(i)));
     f.decide();
-    check(f.members[0].cached() <= 8 && f.members[1].cached() <= 8, "the members' caches are bounded");
+    CHECK_MESSAGE(f.members[0].cached() <= 8, "the members' caches are bounded");
+    CHECK_MESSAGE(f.members[1].cached() <= 8, "the members' caches are bounded");
   }
-  check(!f.coordinator.has_pending(), "nothing is left over");
+  CHECK_MESSAGE(!f.coordinator.has_pending(), "nothing is left over");
 }
 
-void a_vote_may_cross_the_eviction_of_its_slot() {
+TEST_CASE("A vote by slot is understood although its slot is evicted meanwhile") {
   Settings settings;
   settings.cache_capacity = 1;
   Fixture f(2, settings);
@@ -236,13 +240,13 @@ void a_vote_may_cross_the_eviction_of_its_slot() {
   Announcement late;
   late.seen = f.members[1].seen;
   late.votes = {f.members[1].submit(allreduce("a"))};
-  check(late.votes[0].slot != kNoCacheSlot, "by slot");
+  CHECK_MESSAGE(late.votes[0].slot != kNoCacheSlot, "by slot");
   for (int rank : {0, 1}) f.submit(rank, allreduce("b"));
-  check_equal(f.decide().forgotten.size(), 1U, "evicted");
+  REQUIRE(f.decide().forgotten.size() == 1U);
   f.coordinator.receive(1, late, f.now);
   f.submit(0, allreduce("a"));
-  check_equal(f.decide().batches.size(), 1U, "still understood");
-  check(!f.members[1].waits_for("a"), "and run");
+  REQUIRE_MESSAGE(f.decide().batches.size() == 1U, "still understood");
+  CHECK_MESSAGE(!f.members[1].waits_for("a"), "and run");
 }
 
 // Random programs on random ranks with random delays: every rank runs the same batches in the same order, and
@@ -312,29 +316,13 @@ void random_interleavings(std::uint32_t seed) {
   }
   std::set<std::string> ran;
   for (const auto& batch : history[0]) ran.insert(batch.begin(), batch.end());
-  for (const auto& other : history) check(other == history[0], "all ranks run the same, seed " + std::to_string(seed));
-  check_equal(ran.size(), expected, "everything ran, seed " + std::to_string(seed));
+  for (const auto& other : history) CHECK_MESSAGE(other == history[0], "all ranks run the same, seed ", seed);
+  CHECK_MESSAGE(ran.size() == expected, "everything ran, seed ", seed);
+}
+
+TEST_CASE("In random interleavings all ranks run the same batches") {
+  for (std::uint32_t seed = 0; seed < 500; ++seed) random_interleavings(seed);
 }
 
 }  // namespace
 }  // namespace sirtaki::testing
-
-int main() {
-  using namespace sirtaki::testing;
-  any_order_of_submission_is_fine();
-  repeats_go_by_slot();
-  a_changed_shape_votes_afresh();
-  every_kind_of_mismatch_is_a_table();
-  of_many_tensors_the_one_that_differs_is_shown();
-  two_gpus_of_different_number_are_no_mismatch();
-  a_second_gpu_of_one_rank_is_refused_on_all();
-  allgather_collects_rows();
-  rows_may_change_on_one_rank();
-  work_is_held_back_while_planes_are_busy();
-  joined_ranks_count_as_present();
-  joins_are_refused_after_what_counts_on_them();
-  leaving_early_is_an_error_for_those_who_wait();
-  nothing_grows_without_bound();
-  a_vote_may_cross_the_eviction_of_its_slot();
-  for (std::uint32_t seed = 0; seed < 500; ++seed) random_interleavings(seed);
-}

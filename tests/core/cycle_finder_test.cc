@@ -1,9 +1,9 @@
 #include "coordinator/cycle_finder.h"
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <initializer_list>
-
-#include "check.h"
 
 namespace sirtaki::testing {
 namespace {
@@ -19,58 +19,50 @@ bool finds(CycleFinder& finder, std::initializer_list<CacheSlot> expected) {
   return std::ranges::equal(*found, expected, same);
 }
 
-void a_step_that_repeats_is_found_in_its_last_order() {
+TEST_CASE("A repeated step is found in the order of its last repetition") {
   CycleFinder finder;
   see(finder, {1, 2, 3});
-  check(!finder.take(), "the first time");
+  CHECK_MESSAGE(!finder.take(), "the first time");
   see(finder, {3, 1});
-  check(!finder.take(), "in the middle");
+  CHECK_MESSAGE(!finder.take(), "in the middle");
   see(finder, {2});
-  check(finds(finder, {3, 1, 2}), "the second time");
-  check(!finder.take(), "once");
+  CHECK_MESSAGE(finds(finder, {3, 1, 2}), "the second time");
+  CHECK_MESSAGE(!finder.take(), "once");
 }
 
-void what_has_begun_again_is_not_at_its_end() {
+TEST_CASE("A step that has begun again is not complete") {
   CycleFinder finder;
   see(finder, {1, 2, 1, 2, 1});
-  check(!finder.take(), "a request of the next step was agreed on");
+  CHECK_MESSAGE(!finder.take(), "a request of the next step was agreed on");
   see(finder, {2});
-  check(finds(finder, {1, 2}), "at its end");
+  CHECK_MESSAGE(finds(finder, {1, 2}), "at its end");
 }
 
-void other_steps_are_not_the_same() {
+TEST_CASE("Steps that differ are no repetitions") {
   CycleFinder finder;
   see(finder, {1, 2, 3, 1, 2, 4});
-  check(!finder.take(), "another tensor");
+  CHECK_MESSAGE(!finder.take(), "another tensor");
   see(finder, {1, 2});
-  check(!finder.take(), "part of it");
+  CHECK_MESSAGE(!finder.take(), "part of it");
   see(finder, {1, 2});
-  check(finds(finder, {1, 2}), "a shorter step");
+  CHECK_MESSAGE(finds(finder, {1, 2}), "a shorter step");
   see(finder, {5});
   finder.forget();
   see(finder, {5});
-  check(!finder.take(), "something came in between");
+  CHECK_MESSAGE(!finder.take(), "something came in between");
 }
 
-void whoever_leaves_soon_waits_longer() {
+TEST_CASE("After a plan that was left soon, the next plan needs more repetitions") {
   CycleFinder finder;
   finder.left_after(3);
   see(finder, {1, 1});
-  check(!finder.take(), "one repetition no longer does");
+  CHECK_MESSAGE(!finder.take(), "one repetition no longer does");
   see(finder, {1});
-  check(finds(finder, {1}), "two do");
+  CHECK_MESSAGE(finds(finder, {1}), "two do");
   finder.left_after(100);
   see(finder, {1, 1});
-  check(finds(finder, {1}), "a plan that served is trusted");
+  CHECK_MESSAGE(finds(finder, {1}), "a plan that served is trusted");
 }
 
 }  // namespace
 }  // namespace sirtaki::testing
-
-int main() {
-  using namespace sirtaki::testing;
-  a_step_that_repeats_is_found_in_its_last_order();
-  what_has_begun_again_is_not_at_its_end();
-  other_steps_are_not_the_same();
-  whoever_leaves_soon_waits_longer();
-}

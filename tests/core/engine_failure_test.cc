@@ -1,10 +1,12 @@
 // What goes wrong in a job of whole engines ends as an error on every rank.
+#include <doctest/doctest.h>
+
 #include <array>
 #include <barrier>
 #include <cmath>
 
-#include "check.h"
 #include "engine_jobs.h"
+#include "expect.h"
 
 namespace sirtaki::testing {
 namespace {
@@ -24,7 +26,7 @@ class BrokenPlane final : public DataPlane {
   Task alltoall(std::size_t, const Exchange&) override { co_return; }
 };
 
-void a_failing_collective_ends_the_job_with_its_cause() {
+TEST_CASE("A failing collective ends the job with its cause") {
   for (const int broken : {0, 2}) {
     run_ranks(
         3,
@@ -34,83 +36,84 @@ void a_failing_collective_ends_the_job_with_its_cause() {
           const auto error = expect_throw<Error>([&] { wait(work); }, "failure");
           check_contains(error.what(), "wire on fire");
         },
-        [broken](int rank) {
-          EngineOptions options = default_options();
-          if (rank != broken) return options;
-          options.make_planes = [](Transport&, const std::vector<int>&) {
+        [](int) { return default_options(); },
+        [broken](int rank) -> MakePlanes {
+          if (rank != broken) return make_point_to_point_planes;
+          return [](Transport&, const std::vector<int>&) {
             DataPlanes planes;
             planes.push_back(std::make_unique<BrokenPlane>());
             return planes;
           };
-          return options;
         });
   }
 }
 
 // Each rank may find out by itself that it cannot go on; all tell the same story afterwards.
-void ranks_that_fail_at_once_agree_on_one_cause() {
+TEST_CASE("Ranks that fail at the same time agree on one cause") {
   run_ranks(4, [](Engine& engine, int rank) {
     std::vector<float> data(4, 1.0F);
     if (rank % 2 == 1) {
       FailureCause own{
           FailureKind::kException, -1, "", "ValueError: from " + std::to_string(rank), 0, "train.py:7", -1};
       const FailureCause agreed = engine.fail_job(own);
-      check(agreed.rank == 1 || agreed.rank == 3, "one of those that failed");
-      check_equal(agreed.text, "ValueError: from " + std::to_string(agreed.rank), "its own text");
-      check(agreed.witness == agreed.rank && agreed.site == "train.py:7" && !agreed.host.empty(), "filled in");
-      check(engine.cause() == agreed, "known from now on");
+      CHECK_MESSAGE((agreed.rank == 1 || agreed.rank == 3), "one of those that failed");
+      CHECK_MESSAGE(agreed.text == "ValueError: from " + std::to_string(agreed.rank), "its own text");
+      CHECK_MESSAGE(agreed.witness == agreed.rank, "filled in");
+      CHECK_MESSAGE(agreed.site == "train.py:7", "filled in");
+      CHECK_MESSAGE(!agreed.host.empty(), "filled in");
+      CHECK_MESSAGE(engine.cause() == agreed, "known from now on");
     } else {
       const auto error = expect_throw<Error>([&] { wait(allreduce(engine, data, "x")); }, "failure");
-      check(error.kind() == ErrorKind::kAborted, "kind");
+      CHECK(error.kind() == ErrorKind::kAborted);
     }
     while (!engine.cause()) std::this_thread::yield();
     static std::array<std::string, 4> told;
     told[static_cast<std::size_t>(rank)] = engine.cause()->describe();
     static std::barrier all(4);
     all.arrive_and_wait();
-    check_equal(told[static_cast<std::size_t>(rank)], told[0], "the same on every rank");
+    CHECK_MESSAGE(told[static_cast<std::size_t>(rank)] == told[0], "the same on every rank");
     check_contains(told[0], " in train.py:7: ValueError: from ");
     const auto error = expect_throw<Error>([&] { allreduce(engine, data, "y"); }, "after the failure");
-    check_equal(std::string(error.what()), told[0], "what later calls say");
+    CHECK_MESSAGE(std::string(error.what()) == told[0], "what later calls say");
   });
 }
 
-void a_rank_that_goes_away_fails_the_others() {
+TEST_CASE("A rank that goes away fails the others") {
   auto transports = make_loopback(2);
   std::thread leaves([&] {
-    Engine engine(default_options(), std::move(transports[1]));
+    Engine engine(default_options(), make_loopback_fabric(std::move(transports[1])));
     engine.shutdown();  // would wait for the other rank for ever
     check_contains(engine.failure(), "rank 0 went away without shutdown()");
   });
   {
-    Engine engine(default_options(), std::move(transports[0]));
+    Engine engine(default_options(), make_loopback_fabric(std::move(transports[0])));
   }
   leaves.join();
 }
 
-void mismatch_is_an_error_on_every_rank_and_nothing_else() {
+TEST_CASE("A mismatch is an error on every rank, and the next call works") {
   run_ranks(3, [](Engine& engine, int rank) {
     for (int i = 0; i < 10; ++i) {
       std::vector<float> data(rank == 1 ? 4 : 6, 1.0F);
       Request request = request_of(Verb::kAllreduce, "x", rank == 1 ? Shape{4} : Shape{6});
       const auto work = engine.submit(0, request, {{data.data(), data.data()}});
       const auto error = expect_throw<Error>([&] { wait(work); }, "shape mismatch");
-      check(error.kind() == ErrorKind::kPrecondition, "kind");
+      CHECK(error.kind() == ErrorKind::kPrecondition);
       check_contains(error.what(), "shape differs");
       std::vector<float> fine(3, 1.0F);
       wait(allreduce(engine, fine, "y"));
-      check_equal(fine[0], 3.0F, "the next call works");
+      CHECK_MESSAGE(fine[0] == 3.0F, "the next call works");
     }
   });
 }
 
-void bad_calls_are_refused_at_once() {
+TEST_CASE("Bad arguments are refused at the call") {
   run_ranks(2, [](Engine& engine, int rank) {
     std::vector<float> data(4, 1.0F);
     const auto refused = [&](Request request, const std::string& part, int group = 0) {
       std::vector<Address> addresses(request.tensors.size(), Address{data.data(), data.data()});
       const auto error = expect_throw<Error>([&] { engine.submit(group, request, addresses); }, part);
-      check(error.kind() == ErrorKind::kInvalidArgument, "kind of: " + part);
+      CHECK_MESSAGE(error.kind() == ErrorKind::kInvalidArgument, "kind of: ", part);
       check_contains(error.what(), part);
     };
     Request request = request_of(Verb::kAllreduce, "x", {4});
@@ -141,16 +144,16 @@ void bad_calls_are_refused_at_once() {
     const auto first = allreduce(engine, data, own);
     std::vector<float> other(4, 1.0F);
     const auto error = expect_throw<Error>([&] { allreduce(engine, other, own); }, "duplicate name");
-    check(error.kind() == ErrorKind::kInvalidArgument, "kind");
+    CHECK(error.kind() == ErrorKind::kInvalidArgument);
     wait(plain(engine, Verb::kBarrier));  // both have tried
     wait(allreduce(engine, other, "twice" + std::to_string(1 - rank)));
     wait(first);
     wait(allreduce(engine, other, "twice0"));
-    check_equal(other[0], 4.0F, "the name is free again");
+    CHECK_MESSAGE(other[0] == 4.0F, "the name is free again");
   });
 }
 
-void leaving_early_fails_the_others() {
+TEST_CASE("A rank that leaves early fails the others") {
   run_ranks(3, [](Engine& engine, int rank) {
     std::vector<float> data(4, 1.0F);
     if (rank == 1) return;
@@ -161,7 +164,7 @@ void leaving_early_fails_the_others() {
 }
 
 // Work is pending when the program ends: what all ranks have asked for is done, the rest fails at once.
-void what_is_pending_at_the_end_ends() {
+TEST_CASE("At shutdown, work of all ranks finishes and work of one rank fails") {
   run_ranks(3, [](Engine& engine, int rank) {
     std::vector<float> shared(4, 1.0F);
     std::vector<float> own(4, 1.0F);
@@ -169,13 +172,13 @@ void what_is_pending_at_the_end_ends() {
     const auto by_one = allreduce(engine, own, "by rank " + std::to_string(rank));
     engine.shutdown();
     wait(by_all);
-    check_equal(shared[0], 3.0F, "what all have asked for");
+    CHECK_MESSAGE(shared[0] == 3.0F, "what all have asked for");
     const auto error = expect_throw<Error>([&] { wait(by_one); }, "what one has asked for");
     check_contains(error.what(), "left early");
   });
 }
 
-void a_join_fails_once_another_rank_has_left() {
+TEST_CASE("A join fails once another rank has left") {
   for (const int leaver : {0, 1}) {
     run_ranks(3, [leaver](Engine& engine, int rank) {
       if (rank == leaver) return;
@@ -192,7 +195,7 @@ EngineOptions impatient(int) {
   return options;
 }
 
-void a_stall_ends_on_every_rank_with_stacks() {
+TEST_CASE("A stall ends the job on every rank and shows the stacks") {
   run_ranks(
       3,
       [](Engine& engine, int rank) {
@@ -203,7 +206,7 @@ void a_stall_ends_on_every_rank_with_stacks() {
         if (rank != 2) {
           const auto work = allreduce(engine, data, rank == 0 ? "a" : "b");
           const auto error = expect_throw<Error>([&] { wait(work); }, "stall");
-          check(error.kind() == ErrorKind::kAborted, "kind");
+          CHECK(error.kind() == ErrorKind::kAborted);
           for (const char* part : {"waits for 'a'", "waits for 'b'", "stack of 2"}) check_contains(error.what(), part);
         } else {
           while (engine.failure().empty()) std::this_thread::yield();
@@ -216,7 +219,7 @@ void a_stall_ends_on_every_rank_with_stacks() {
       impatient);
 }
 
-void different_programs_do_not_start() {
+TEST_CASE("Ranks of different versions do not start") {
   auto transports = make_loopback(2);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < 2; ++rank) {
@@ -224,7 +227,8 @@ void different_programs_do_not_start() {
       EngineOptions options = default_options();
       options.program = rank == 0 ? "sirtaki 1" : "sirtaki 2";
       const auto error = expect_throw<Error>(
-          [&] { Engine engine(options, std::move(transports[static_cast<std::size_t>(rank)])); }, "versions");
+          [&] { Engine engine(options, make_loopback_fabric(std::move(transports[static_cast<std::size_t>(rank)]))); },
+          "versions");
       check_contains(error.what(), "'sirtaki 1'");
       check_contains(error.what(), "'sirtaki 2'");
     });
@@ -232,7 +236,7 @@ void different_programs_do_not_start() {
   for (std::thread& thread : threads) thread.join();
 }
 
-void a_rank_that_never_comes_is_named() {
+TEST_CASE("A rank that never arrives is named") {
   auto transports = make_loopback(3);
   std::vector<std::thread> threads;
   for (const int rank : {0, 2}) {
@@ -240,7 +244,8 @@ void a_rank_that_never_comes_is_named() {
       EngineOptions options = default_options();
       options.settings.start_timeout_seconds = 0.3;
       const auto error = expect_throw<Error>(
-          [&] { Engine engine(options, std::move(transports[static_cast<std::size_t>(rank)])); }, "missing rank");
+          [&] { Engine engine(options, make_loopback_fabric(std::move(transports[static_cast<std::size_t>(rank)]))); },
+          "missing rank");
       check_contains(error.what(), "2 of 3 ranks arrived");
       check_contains(error.what(), "missing: rank 1");
     });
@@ -250,18 +255,3 @@ void a_rank_that_never_comes_is_named() {
 
 }  // namespace
 }  // namespace sirtaki::testing
-
-int main() {
-  using namespace sirtaki::testing;
-  a_failing_collective_ends_the_job_with_its_cause();
-  ranks_that_fail_at_once_agree_on_one_cause();
-  a_rank_that_goes_away_fails_the_others();
-  mismatch_is_an_error_on_every_rank_and_nothing_else();
-  bad_calls_are_refused_at_once();
-  leaving_early_fails_the_others();
-  what_is_pending_at_the_end_ends();
-  a_join_fails_once_another_rank_has_left();
-  a_stall_ends_on_every_rank_with_stacks();
-  different_programs_do_not_start();
-  a_rank_that_never_comes_is_named();
-}

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "plane/point_to_point.h"
+#include "fabric/loopback_fabric.h"
 #include "transport/loopback.h"
 
 namespace sirtaki::testing {
@@ -15,24 +15,21 @@ namespace sirtaki::testing {
 inline EngineOptions default_options() {
   EngineOptions options;
   options.program = "test";
-  options.make_planes = [](Transport& transport, const std::vector<int>&) {
-    DataPlanes planes;
-    planes.push_back(make_point_to_point_plane(transport));
-    return planes;
-  };
   options.say = [](const std::string&) {};
   return options;
 }
 
-// Runs `body` as each rank of a job of its own and shuts down.
+// Runs `body` as each rank of a job of its own and shuts down. `planes`: for each rank, how it makes its planes.
 inline void run_ranks(
     int size, const std::function<void(Engine&, int)>& body,
-    const std::function<EngineOptions(int)>& options = [](int) { return default_options(); }) {
+    const std::function<EngineOptions(int)>& options = [](int) { return default_options(); },
+    const std::function<MakePlanes(int)>& planes = [](int) { return make_point_to_point_planes; }) {
   auto transports = make_loopback(size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
-      Engine engine(options(rank), std::move(transports[static_cast<std::size_t>(rank)]));
+      Engine engine(options(rank),
+                    make_loopback_fabric(std::move(transports[static_cast<std::size_t>(rank)]), planes(rank)));
       body(engine, rank);
       engine.shutdown();
     });

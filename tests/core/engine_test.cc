@@ -1,19 +1,21 @@
 // Whole engines, ranks as threads over the loopback transport.
 #include "engine/engine.h"
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <future>
 #include <numeric>
 #include <random>
 
-#include "check.h"
 #include "engine_jobs.h"
+#include "expect.h"
 
 namespace sirtaki::testing {
 namespace {
 
-void sums_and_averages() {
+TEST_CASE("Sums and averages are right on 1 to 5 ranks") {
   for (const int size : {1, 2, 3, 5}) {
     run_ranks(size, [size](Engine& engine, int rank) {
       const float total = static_cast<float>(size * (size + 1)) / 2;
@@ -23,13 +25,13 @@ void sums_and_averages() {
       const auto second = allreduce(engine, mean, "mean", ReduceOp::kAverage);
       wait(first);
       wait(second);
-      check(std::all_of(sum.begin(), sum.end(), [&](float v) { return v == total; }), "sum");
-      check(std::abs(mean[3] - total / static_cast<float>(size)) < 1e-6F, "mean");
+      CHECK(std::all_of(sum.begin(), sum.end(), [&](float v) { return v == total; }));
+      CHECK_MESSAGE(std::abs(mean[3] - total / static_cast<float>(size)) < 1e-6F, "mean");
     });
   }
 }
 
-void shuffled_steps_with_many_sizes() {
+TEST_CASE("Shuffled steps with tensors of many sizes give right sums") {
   run_ranks(4, [](Engine& engine, int rank) {
     std::mt19937 random(static_cast<std::uint32_t>(rank));
     std::vector<std::vector<float>> gradients;
@@ -47,14 +49,14 @@ void shuffled_steps_with_many_sizes() {
       for (const auto& work : works) wait(work);
       for (std::size_t i = 0; i < gradients.size(); ++i) {
         const float expected = static_cast<float>(4 * step + 6) + 4 * static_cast<float>(i);
-        for (const float value : gradients[i]) check_equal(value, expected, "gradient");
+        for (const float value : gradients[i]) CHECK(value == expected);
       }
     }
-    check(engine.statistics().cache_hits > engine.statistics().cache_misses, "repeated steps go by slot");
+    CHECK_MESSAGE(engine.statistics().cache_hits > engine.statistics().cache_misses, "repeated steps go by slot");
   });
 }
 
-void nameless_and_zero_size() {
+TEST_CASE("Tensors may have no name and no elements") {
   run_ranks(3, [](Engine& engine, int) {
     std::vector<float> nothing;
     std::vector<float> one(1, 1.0F);
@@ -63,29 +65,29 @@ void nameless_and_zero_size() {
       const auto first = allreduce(engine, one, "");
       wait(allreduce(engine, nothing, ""));
       wait(first);
-      check_equal(one[0], 3.0F, "nameless");
+      CHECK(one[0] == 3.0F);
     }
   });
 }
 
-void gathers_of_uneven_rows() {
+TEST_CASE("An allgather takes a different number of rows from each rank") {
   run_ranks(3, [](Engine& engine, int rank) {
     std::vector<std::int32_t> rows(static_cast<std::size_t>(rank * 2), rank);
     Request request = request_of(Verb::kAllgather, "g", {rank, 2}, DType::kInt32);
     Result result = wait(engine.submit(0, request, {{rows.data(), nullptr}}));
-    check(result.shapes[0] == Shape{3, 2}, "shape");
+    CHECK(result.shapes[0] == Shape{3, 2});
     const auto* got = reinterpret_cast<const std::int32_t*>(result.buffers[0].data());
-    check(std::vector<std::int32_t>(got, got + 6) == std::vector<std::int32_t>{1, 1, 2, 2, 2, 2}, "values");
+    CHECK(std::vector<std::int32_t>(got, got + 6) == std::vector<std::int32_t>{1, 1, 2, 2, 2, 2});
   });
 }
 
-void broadcast_scatter_exchange() {
+TEST_CASE("Broadcast, reducescatter and alltoall deliver the right elements") {
   run_ranks(3, [](Engine& engine, int rank) {
     std::vector<double> data(1000, rank);
     Request request = request_of(Verb::kBroadcast, "b", {1000}, DType::kFloat64);
     request.root = 2;
     wait(engine.submit(0, request, {{data.data(), data.data()}}));
-    check(data == std::vector<double>(1000, 2.0), "broadcast");
+    CHECK(data == std::vector<double>(1000, 2.0));
 
     std::vector<float> rows(14);
     std::iota(rows.begin(), rows.end(), 0.0F);
@@ -93,9 +95,10 @@ void broadcast_scatter_exchange() {
     scatter.op = ReduceOp::kAverage;
     Result part = wait(engine.submit(0, scatter, {{rows.data(), nullptr}}));
     const std::int64_t mine = rank == 0 ? 3 : 2;
-    check(part.shapes[0] == Shape{mine, 2}, "rows of a reducescatter");
+    CHECK_MESSAGE((part.shapes[0] == Shape{mine, 2}), "rows of a reducescatter");
     const int first = rank == 0 ? 0 : rank == 1 ? 6 : 10;
-    check_equal(reinterpret_cast<const float*>(part.buffers[0].data())[1], static_cast<float>(first + 1), "its values");
+    CHECK_MESSAGE(reinterpret_cast<const float*>(part.buffers[0].data())[1] == static_cast<float>(first + 1),
+                  "its values");
 
     std::vector<std::int32_t> sent(6, rank);
     Request exchange = request_of(Verb::kAlltoall, "a", {6}, DType::kInt32);
@@ -104,11 +107,11 @@ void broadcast_scatter_exchange() {
     const std::vector<std::int64_t> expected = rank == 0   ? std::vector<std::int64_t>{0, 1, 2}
                                                : rank == 1 ? std::vector<std::int64_t>{1, 1, 1}
                                                            : std::vector<std::int64_t>{2, 1, 0};
-    check(got.received_splits == expected, "received splits");
+    CHECK_MESSAGE(got.received_splits == expected, "received splits");
     const auto* values = reinterpret_cast<const std::int32_t*>(got.buffers[0].data());
     for (std::int64_t from = 0, i = 0; from < 3; ++from) {
       for (std::int64_t k = 0; k < expected[static_cast<std::size_t>(from)]; ++k, ++i) {
-        check_equal(values[i], static_cast<std::int32_t>(from), "value from its rank");
+        CHECK_MESSAGE(values[i] == static_cast<std::int32_t>(from), "value from its rank");
       }
     }
   });
@@ -124,7 +127,7 @@ std::vector<double> adasum_of(const std::vector<double>& a, const std::vector<do
   return result;
 }
 
-void adasum_equals_its_formula() {
+TEST_CASE("Adasum equals its formula") {
   const auto input = [](int rank) {
     std::vector<double> data(101);
     for (std::size_t i = 0; i < data.size(); ++i) data[i] = std::sin(static_cast<double>(i) * (rank + 1)) + rank;
@@ -136,15 +139,16 @@ void adasum_equals_its_formula() {
     Request request = request_of(Verb::kAllreduce, "a", {101}, DType::kFloat64);
     request.op = ReduceOp::kAdasum;
     wait(engine.submit(0, request, {{data.data(), data.data()}}));
-    for (std::size_t i = 0; i < data.size(); ++i) check(std::abs(data[i] - expected[i]) < 1e-12, "adasum");
+    for (std::size_t i = 0; i < data.size(); ++i) CHECK_MESSAGE(std::abs(data[i] - expected[i]) < 1e-12, "adasum");
   });
 }
 
-void process_sets_overlap_freely() {
+TEST_CASE("Process sets may overlap") {
   run_ranks(4, [](Engine& engine, int rank) {
     const auto even = static_cast<int>(wait(plain(engine, Verb::kAddProcessSet, {2, 0})).value);
     const auto low = static_cast<int>(wait(plain(engine, Verb::kAddProcessSet, {0, 1, 2})).value);
-    check(even == 1 && low == 2, "ids in order");
+    CHECK_MESSAGE(even == 1, "ids in order");
+    CHECK_MESSAGE(low == 2, "ids in order");
     for (int i = 0; i < 30; ++i) {
       std::vector<float> all(10, 1.0F);
       std::vector<float> pair(10, 1.0F);
@@ -158,9 +162,9 @@ void process_sets_overlap_freely() {
         if (which == 2 && rank < 3) works.push_back(allreduce(engine, triple, "x", ReduceOp::kSum, low));
       }
       for (const auto& work : works) wait(work);
-      check_equal(all[0], 4.0F, "all");
-      if (rank % 2 == 0) check_equal(pair[0], 2.0F, "pair");
-      if (rank < 3) check_equal(triple[0], 3.0F, "triple");
+      CHECK(all[0] == 4.0F);
+      if (rank % 2 == 0) CHECK(pair[0] == 2.0F);
+      if (rank < 3) CHECK(triple[0] == 3.0F);
     }
     if (rank == 3) {
       std::vector<float> data(1);
@@ -170,11 +174,11 @@ void process_sets_overlap_freely() {
     }
     wait(plain(engine, Verb::kBarrier));
     wait(plain(engine, Verb::kRemoveProcessSet, {even}));
-    check_equal(wait(plain(engine, Verb::kAddProcessSet, {1, 3})).value, 1, "a freed id is used again");
+    CHECK_MESSAGE(wait(plain(engine, Verb::kAddProcessSet, {1, 3})).value == 1, "a freed id is used again");
   });
 }
 
-void join_supplies_neutral_values() {
+TEST_CASE("A joined rank contributes neutral values") {
   run_ranks(3, [](Engine& engine, int rank) {
     for (int step = 0; step < 3 + rank; ++step) {
       std::vector<float> mean(5, static_cast<float>(rank + 1));
@@ -183,14 +187,14 @@ void join_supplies_neutral_values() {
       wait(allreduce(engine, least, "min", ReduceOp::kMin));
       wait(first);
       const float expected = step < 3 ? 2.0F : step == 3 ? 2.5F : 3.0F;
-      check_equal(mean[0], expected, "the average is over those who contribute");
-      check_equal(least[0], step < 3 ? 1.0F : step == 3 ? 2.0F : 3.0F, "min");
+      CHECK_MESSAGE(mean[0] == expected, "the average is over those who contribute");
+      CHECK(least[0] == (step < 3 ? 1.0F : step == 3 ? 2.0F : 3.0F));
     }
-    check_equal(wait(plain(engine, Verb::kJoin)).value, 2, "last to join");
+    CHECK_MESSAGE(wait(plain(engine, Verb::kJoin)).value == 2, "last to join");
   });
 }
 
-void what_runs_when_its_set_is_removed_runs_to_its_end() {
+TEST_CASE("A collective that runs when its process set is removed is whole or an error") {
   run_ranks(3, [](Engine& engine, int rank) {
     for (int i = 0; i < 10; ++i) {
       const auto set = static_cast<int>(wait(plain(engine, Verb::kAddProcessSet, {0, 1})).value);
@@ -202,7 +206,7 @@ void what_runs_when_its_set_is_removed_runs_to_its_end() {
       // Either all of it or an error that says why; never a part.
       try {
         wait(work);
-        check(std::all_of(data.begin(), data.end(), [](float v) { return v == 2.0F; }), "the whole sum");
+        CHECK_MESSAGE(std::all_of(data.begin(), data.end(), [](float v) { return v == 2.0F; }), "the whole sum");
       } catch (const Error& error) {
         check_contains(error.what(), "was removed");
       }
@@ -210,20 +214,20 @@ void what_runs_when_its_set_is_removed_runs_to_its_end() {
   });
 }
 
-void shutdown_finishes_what_is_agreed() {
+TEST_CASE("shutdown() finishes the work that all ranks have submitted") {
   for (int i = 0; i < 10; ++i) {
     run_ranks(3, [](Engine& engine, int) {
       std::vector<float> data(300000, 1.0F);
       const auto work = allreduce(engine, data, "x");
       engine.shutdown();
-      check(work->done(), "done when shutdown returns");
+      CHECK_MESSAGE(work->done(), "done when shutdown returns");
       wait(work);
-      check(std::all_of(data.begin(), data.end(), [](float v) { return v == 3.0F; }), "sum");
+      CHECK(std::all_of(data.begin(), data.end(), [](float v) { return v == 3.0F; }));
     });
   }
 }
 
-void several_threads_may_submit() {
+TEST_CASE("Several threads may submit") {
   run_ranks(2, [](Engine& engine, int) {
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; ++t) {
@@ -231,7 +235,7 @@ void several_threads_may_submit() {
         for (int i = 0; i < 50; ++i) {
           std::vector<float> data(100, 1.0F);
           wait(allreduce(engine, data, "t" + std::to_string(t)));
-          check_equal(data[99], 2.0F, "sum");
+          CHECK(data[99] == 2.0F);
         }
       });
     }
@@ -240,7 +244,7 @@ void several_threads_may_submit() {
 }
 
 // Nobody waits here: the threads that submit do the engines' work a moment at a time, and the callback tells the end.
-void advancing_ends_small_collectives() {
+TEST_CASE("advance() alone finishes small collectives") {
   run_ranks(2, [](Engine& engine, int) {
     for (int i = 0; i < 100; ++i) {
       std::vector<float> data(4, 1.0F);
@@ -249,14 +253,14 @@ void advancing_ends_small_collectives() {
       const auto work = engine.submit_quietly(0, std::move(request), {{data.data(), data.data()}});
       work->then([&ended](Work&) { ended = true; });
       while (!ended) engine.advance(*work);
-      check_equal(data[3], 2.0F, "sum");
+      CHECK(data[3] == 2.0F);
     }
   });
 }
 
 // The callback may be given when the work is done already: the program learns of the result all the same, and no plan
 // asks for what came after it at once with what came before.
-void a_late_callback_separates_two_batches_of_a_plan() {
+TEST_CASE("A callback that is set late separates two batches of a plan") {
   run_ranks(2, [](Engine& engine, int) {
     for (int i = 0; i < 12; ++i) {
       for (const char* name : {"first", "second"}) {
@@ -265,23 +269,23 @@ void a_late_callback_separates_two_batches_of_a_plan() {
         wait(work);
         bool told = false;
         engine.follow(*work, [&told](Work&) { told = true; });
-        check(told, "a work that is done calls back at once");
-        check_equal(data[3], 2.0F, "sum");
+        CHECK_MESSAGE(told, "a work that is done calls back at once");
+        CHECK(data[3] == 2.0F);
       }
     }
-    check_equal(engine.statistics().plans.load(), std::uint64_t{1}, "plans");
-    check_equal(engine.statistics().departures.load(), std::uint64_t{0}, "departures before the end");
+    CHECK(engine.statistics().plans.load() == 1);
+    CHECK_MESSAGE(engine.statistics().departures.load() == 0, "departures before the end");
   });
 }
 
-void numbers_start_anew_when_all_have_joined() {
+TEST_CASE("Nameless tensors are numbered from the start when all ranks have joined") {
   run_ranks(2, [](Engine& engine, int rank) {
     std::vector<float> data(1, 1.0F);
     for (int i = 0; i < 1 + 2 * rank; ++i) wait(allreduce(engine, data, ""));
     wait(plain(engine, Verb::kJoin));
     data[0] = 1.0F;
     wait(allreduce(engine, data, ""));
-    check_equal(data[0], 2.0F, "sum after join");
+    CHECK_MESSAGE(data[0] == 2.0F, "sum after join");
   });
   // Two threads of rank 0 have joined; the first goes on before the second learns that all have.
   std::promise<void> joined;
@@ -303,19 +307,13 @@ void numbers_start_anew_when_all_have_joined() {
     }
     wait(allreduce(engine, next, ""));
     wait(early);
-    check_equal(data[0], 2.0F, "the first sum after join");
-    check_equal(next[0], 2.0F, "the second sum after join");
+    CHECK_MESSAGE(data[0] == 2.0F, "the first sum after join");
+    CHECK_MESSAGE(next[0] == 2.0F, "the second sum after join");
   });
 }
 
-}  // namespace
-}  // namespace sirtaki::testing
-
-namespace sirtaki::testing {
-namespace {
-
 // Threads that wait take the engine's work in turns with its own thread, while others submit what nobody waits for yet.
-void waiting_threads_do_the_work() {
+TEST_CASE("Waiting threads do the engine's work") {
   constexpr int kThreads = 3;
   constexpr int kRounds = 200;
   run_ranks(3, [](Engine& engine, int rank) {
@@ -333,10 +331,10 @@ void waiting_threads_do_the_work() {
           const auto work = engine.submit_quietly(0, std::move(request), {{now.data(), now.data()}});
           for (bool help = true; !engine.wait(*work, help);) help = false;
           work->result();
-          check_equal(now[15], static_cast<float>(3 + 3 * round), "the sum that was waited for");
+          CHECK_MESSAGE(now[15] == static_cast<float>(3 + 3 * round), "the sum that was waited for");
           for (bool help = true; !engine.wait(*pending, help);) help = false;
           pending->result();
-          check_equal(later[63], 3.0F, "the other sum");
+          CHECK_MESSAGE(later[63] == 3.0F, "the other sum");
         }
       });
     }
@@ -346,22 +344,3 @@ void waiting_threads_do_the_work() {
 
 }  // namespace
 }  // namespace sirtaki::testing
-
-int main() {
-  using namespace sirtaki::testing;
-  sums_and_averages();
-  shuffled_steps_with_many_sizes();
-  nameless_and_zero_size();
-  gathers_of_uneven_rows();
-  broadcast_scatter_exchange();
-  adasum_equals_its_formula();
-  process_sets_overlap_freely();
-  join_supplies_neutral_values();
-  what_runs_when_its_set_is_removed_runs_to_its_end();
-  shutdown_finishes_what_is_agreed();
-  several_threads_may_submit();
-  advancing_ends_small_collectives();
-  a_late_callback_separates_two_batches_of_a_plan();
-  waiting_threads_do_the_work();
-  numbers_start_anew_when_all_have_joined();
-}

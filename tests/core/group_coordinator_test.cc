@@ -1,7 +1,9 @@
 // Rank 0's additional part of a group: stalls become lines and then the end of the job, a question becomes a status.
 #include "engine/group_coordinator.h"
 
-#include "check.h"
+#include <doctest/doctest.h>
+
+#include "expect.h"
 #include "negotiation.h"
 
 namespace sirtaki::testing {
@@ -33,43 +35,44 @@ struct Job {
   Clock::time_point now = Clock::time_point{} + std::chrono::hours(1);
 };
 
-void an_agreed_request_names_the_last_voter_and_its_lateness() {
+TEST_CASE("An agreed request names the last voter and its lateness") {
   Job job;
   job.coordinator.receive(1, vote_for("x"), job.now);
-  check(job.coordinator.has_to_watch(), "x waits for rank 0");
+  CHECK_MESSAGE(job.coordinator.has_to_watch(), "x waits for rank 0");
   job.coordinator.receive(0, vote_for("x"), job.now + kSecond);
   const Verdict verdict = job.coordinator.decide(false, false);
-  check_equal(verdict.batches.size(), std::size_t{1}, "batches");
-  check_equal(verdict.batches[0][0].last, 0, "the rank that voted last");
-  check(verdict.batches[0][0].spread == kSecond, "a second after the first vote");
-  check_equal(decode_verdict(encode(verdict)).batches[0][0].last, -1, "other ranks are not sent that");
-  check(!job.coordinator.has_to_watch(), "nothing waits");
+  CHECK_MESSAGE(verdict.batches.size() == std::size_t{1}, "batches");
+  CHECK_MESSAGE(verdict.batches[0][0].last == 0, "the rank that voted last");
+  CHECK_MESSAGE(verdict.batches[0][0].spread == kSecond, "a second after the first vote");
+  CHECK_MESSAGE(decode_verdict(encode(verdict)).batches[0][0].last == -1, "other ranks are not sent that");
+  CHECK_MESSAGE(!job.coordinator.has_to_watch(), "nothing waits");
 }
 
-void a_stall_is_reported_and_then_ends_the_job() {
+TEST_CASE("A stall is reported and then ends the job") {
   Job job;
   job.coordinator.receive(0, vote_for("x"), job.now);
-  check(job.coordinator.watch(job.now + kSecond).empty(), "before the warning time");
+  CHECK_MESSAGE(job.coordinator.watch(job.now + kSecond).empty(), "before the warning time");
   const std::vector<std::string> lines = job.coordinator.watch(job.now + 3 * kSecond);
-  check_equal(lines.size(), std::size_t{1}, "lines");
+  CHECK_MESSAGE(lines.size() == std::size_t{1}, "lines");
   check_contains(lines[0], "'x' has waited 3 s for rank 6");
-  check(job.coordinator.decide(false, false).alive, "a heartbeat, so that a rank that lost a verdict notices");
+  CHECK_MESSAGE(job.coordinator.decide(false, false).alive, "a heartbeat, so that a rank that lost a verdict notices");
   job.coordinator.watch(job.now + 6 * kSecond);
-  check((job.coordinator.decide(false, false).asked == std::vector<std::int64_t>{1}), "rank 1 of the group is asked");
+  CHECK_MESSAGE((job.coordinator.decide(false, false).asked == std::vector<std::int64_t>{1}),
+                "rank 1 of the group is asked");
   job.coordinator.receive(1, status("sleeping"), job.now + 7 * kSecond);
   job.coordinator.watch(job.now + 7 * kSecond);
   const Verdict verdict = job.coordinator.decide(false, false);
-  check(verdict.failure && verdict.failure->rank == 6, "rank 6 is blamed");
+  CHECK_MESSAGE((verdict.failure && verdict.failure->rank == 6), "rank 6 is blamed");
   check_contains(verdict.failure->text, "stack of sleeping");
 }
 
-void a_status_is_composed_of_all_answers() {
+TEST_CASE("A status is composed of all answers") {
   Job job;
   Announcement question;
   question.wants_job_status = true;
   job.coordinator.receive(1, question, job.now);
   job.coordinator.watch(job.now);
-  check_equal(job.coordinator.decide(false, false).asked.size(), std::size_t{2}, "ranks that are asked");
+  CHECK_MESSAGE(job.coordinator.decide(false, false).asked.size() == std::size_t{2}, "ranks that are asked");
   for (int rank = 0; rank < 2; ++rank) job.coordinator.receive(rank, status("well " + std::to_string(rank)), job.now);
   job.coordinator.watch(job.now + kSecond);
   const std::string text = job.coordinator.decide(false, false).job_status;
@@ -77,19 +80,11 @@ void a_status_is_composed_of_all_answers() {
   check_contains(text, "rank 1 on host b, well 1");
 }
 
-void another_fusion_threshold_is_noticed_once() {
+TEST_CASE("Another fusion threshold is noticed once") {
   Job job;
-  check(job.coordinator.set_fusion_threshold(123), "a new threshold");
-  check(!job.coordinator.set_fusion_threshold(123), "the same again");
+  CHECK_MESSAGE(job.coordinator.set_fusion_threshold(123), "a new threshold");
+  CHECK_MESSAGE(!job.coordinator.set_fusion_threshold(123), "the same again");
 }
 
 }  // namespace
 }  // namespace sirtaki::testing
-
-int main() {
-  using namespace sirtaki::testing;
-  an_agreed_request_names_the_last_voter_and_its_lateness();
-  a_stall_is_reported_and_then_ends_the_job();
-  a_status_is_composed_of_all_answers();
-  another_fusion_threshold_is_noticed_once();
-}

@@ -1,7 +1,9 @@
 // The submissions for which a rank has voted.
 #include "queue/in_flight.h"
 
-#include "check.h"
+#include <doctest/doctest.h>
+
+#include "expect.h"
 
 namespace sirtaki::testing {
 namespace {
@@ -20,35 +22,29 @@ std::string list(const InFlight& in_flight) {
   return titles;
 }
 
-void a_call_is_found_by_name_and_number() {
+TEST_CASE("A call is found by name and number") {
   InFlight in_flight;
-  check(in_flight.empty(), "nothing yet");
+  CHECK_MESSAGE(in_flight.empty(), "nothing yet");
   in_flight.add(submission_of("x", 1));
   in_flight.add(submission_of("x", 2));
-  check(!in_flight.take("x", 3), "was not asked for");
-  check(in_flight.take("x", 2)->request.sequence == 2, "the second");
-  check(!in_flight.take("x", 2), "once only");
-  check(!in_flight.empty(), "the first remains");
+  CHECK_MESSAGE(!in_flight.take("x", 3), "was not asked for");
+  CHECK_MESSAGE(in_flight.take("x", 2)->request.sequence == 2, "the second");
+  CHECK_MESSAGE(!in_flight.take("x", 2), "once only");
+  CHECK_MESSAGE(!in_flight.empty(), "the first remains");
 }
 
-void joins_are_kept_apart() {
+TEST_CASE("Joins are kept apart") {
   InFlight in_flight;
   for (int thread = 0; thread < 2; ++thread) in_flight.add(submission_of("join", 0, Verb::kJoin));
   in_flight.add(submission_of("x"));
-  check(in_flight.has_joins() && !in_flight.take("join", 0), "a join is not found by its name");
+  CHECK_MESSAGE((in_flight.has_joins() && !in_flight.take("join", 0)), "a join is not found by its name");
   check_contains(list(in_flight), "x");
-  check_equal(in_flight.take_joins().size(), std::size_t{2}, "joins");
-  check(!in_flight.has_joins() && !in_flight.empty(), "x remains");
+  CHECK_MESSAGE(in_flight.take_joins().size() == std::size_t{2}, "joins");
+  CHECK_MESSAGE((!in_flight.has_joins() && !in_flight.empty()), "x remains");
   in_flight.add(submission_of("join", 0, Verb::kJoin));
-  check_equal(in_flight.take_all().size(), std::size_t{2}, "all");
-  check(in_flight.empty(), "nothing remains");
+  CHECK_MESSAGE(in_flight.take_all().size() == std::size_t{2}, "all");
+  CHECK_MESSAGE(in_flight.empty(), "nothing remains");
 }
 
 }  // namespace
 }  // namespace sirtaki::testing
-
-int main() {
-  using namespace sirtaki::testing;
-  a_call_is_found_by_name_and_number();
-  joins_are_kept_apart();
-}

@@ -1,6 +1,8 @@
 // Arithmetic on elements, against plain formulas.
 #include "math/kernels.h"
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -10,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "check.h"
 #include "math/dtype_dispatch.h"
 #include "math/half.h"
 
@@ -23,48 +24,50 @@ std::vector<T> reduced(DType dtype, ReduceOp op, std::vector<T> a, const std::ve
   return a;
 }
 
-void all_bits_of_float16_round_trip() {
+TEST_CASE("Every 16-bit float survives the conversion to float32 and back") {
   for (unsigned bits = 0; bits < 65536; ++bits) {
     Float16 half;
     half.bits = static_cast<std::uint16_t>(bits);
     const auto value = static_cast<float>(half);
     if (std::isnan(value)) {
-      check(std::isnan(static_cast<float>(Float16(value))), "NaN stays NaN");
+      CHECK_MESSAGE(std::isnan(static_cast<float>(Float16(value))), "NaN stays NaN");
     } else {
-      check_equal(Float16(value).bits, half.bits, "float16 there and back");
+      CHECK_MESSAGE(Float16(value).bits == half.bits, "float16 there and back");
     }
     Bfloat16 brain;
     brain.bits = static_cast<std::uint16_t>(bits);
     const auto wide = static_cast<float>(brain);
-    if (!std::isnan(wide)) check_equal(Bfloat16(wide).bits, brain.bits, "bfloat16 there and back");
+    if (!std::isnan(wide)) CHECK_MESSAGE(Bfloat16(wide).bits == brain.bits, "bfloat16 there and back");
   }
 }
 
-void halves_round_to_nearest_even() {
-  check_equal(Float16(2049.0F).bits, Float16(2048.0F).bits, "tie to even, down");
-  check_equal(Float16(2051.0F).bits, Float16(2052.0F).bits, "tie to even, up");
-  check_equal(Float16(65519.0F).bits, 0x7bff, "below the largest");
-  check_equal(Float16(65520.0F).bits, 0x7c00, "overflow is infinity");
-  check_equal(Float16(0x1p-25F).bits, 0, "half of the smallest, tie to even");
-  check_equal(Float16(0x1.8p-25F).bits, 1, "smallest subnormal");
-  check_equal(Bfloat16(1.00390625F).bits, 0x3f80, "bfloat16 tie to even");
-  check(std::isnan(static_cast<float>(Bfloat16(std::numeric_limits<float>::quiet_NaN()))), "NaN");
+TEST_CASE("16-bit floats round to nearest, ties to even") {
+  CHECK_MESSAGE(Float16(2049.0F).bits == Float16(2048.0F).bits, "tie to even, down");
+  CHECK_MESSAGE(Float16(2051.0F).bits == Float16(2052.0F).bits, "tie to even, up");
+  CHECK_MESSAGE(Float16(65519.0F).bits == 0x7bff, "below the largest");
+  CHECK_MESSAGE(Float16(65520.0F).bits == 0x7c00, "overflow is infinity");
+  CHECK_MESSAGE(Float16(0x1p-25F).bits == 0, "half of the smallest, tie to even");
+  CHECK_MESSAGE(Float16(0x1.8p-25F).bits == 1, "smallest subnormal");
+  CHECK_MESSAGE(Bfloat16(1.00390625F).bits == 0x3f80, "bfloat16 tie to even");
+  CHECK_MESSAGE(std::isnan(static_cast<float>(Bfloat16(std::numeric_limits<float>::quiet_NaN()))), "NaN");
 }
 
-void ops() {
+TEST_CASE("Each reduction computes its formula") {
   using Floats = std::vector<float>;
-  check(reduced<float>(DType::kFloat32, ReduceOp::kSum, {1, 2}, {3, 4}) == Floats{4, 6}, "sum");
-  check(reduced<float>(DType::kFloat32, ReduceOp::kMin, {1, 5}, {3, 4}) == Floats{1, 4}, "min");
-  check(reduced<float>(DType::kFloat32, ReduceOp::kMax, {1, 5}, {3, 4}) == Floats{3, 5}, "max");
-  check(reduced<float>(DType::kFloat32, ReduceOp::kProduct, {2, 5}, {3, 4}) == Floats{6, 20}, "product");
+  CHECK(reduced<float>(DType::kFloat32, ReduceOp::kSum, {1, 2}, {3, 4}) == Floats{4, 6});
+  CHECK(reduced<float>(DType::kFloat32, ReduceOp::kMin, {1, 5}, {3, 4}) == Floats{1, 4});
+  CHECK(reduced<float>(DType::kFloat32, ReduceOp::kMax, {1, 5}, {3, 4}) == Floats{3, 5});
+  CHECK(reduced<float>(DType::kFloat32, ReduceOp::kProduct, {2, 5}, {3, 4}) == Floats{6, 20});
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const Floats kept = reduced<float>(DType::kFloat32, ReduceOp::kMax, {nan, 1}, {1, nan});
-  check(std::isnan(kept[0]) && std::isnan(kept[1]), "max keeps NaN from either side");
+  CHECK_MESSAGE(std::isnan(kept[0]), "max keeps NaN from either side");
+  CHECK_MESSAGE(std::isnan(kept[1]), "max keeps NaN from either side");
   using Bytes8 = std::vector<std::int8_t>;
-  check(reduced<std::int8_t>(DType::kInt8, ReduceOp::kSum, {100}, {100}) == Bytes8{-56}, "integers wrap");
+  CHECK_MESSAGE(reduced<std::int8_t>(DType::kInt8, ReduceOp::kSum, {100}, {100}) == Bytes8{-56}, "integers wrap");
   using Bools = std::vector<std::uint8_t>;
-  check(reduced<std::uint8_t>(DType::kBool, ReduceOp::kSum, {0, 1, 1}, {0, 0, 1}) == Bools{0, 1, 1}, "bool sum is or");
-  check(reduced<std::uint8_t>(DType::kBool, ReduceOp::kProduct, {0, 1, 1}, {0, 0, 1}) == Bools{0, 0, 1}, "and");
+  CHECK_MESSAGE((reduced<std::uint8_t>(DType::kBool, ReduceOp::kSum, {0, 1, 1}, {0, 0, 1}) == Bools{0, 1, 1}),
+                "bool sum is or");
+  CHECK(reduced<std::uint8_t>(DType::kBool, ReduceOp::kProduct, {0, 1, 1}, {0, 0, 1}) == Bools{0, 0, 1});
 }
 
 template <class To, class From>
@@ -74,29 +77,32 @@ To converted(DType to, DType from, From value, double factor) {
   return result;
 }
 
-void scaling() {
-  check_equal(converted<std::int32_t>(DType::kInt32, DType::kInt64, std::int64_t{-7}, 0.5), -3,
-              "truncates toward zero");
-  check_equal(converted<std::int8_t>(DType::kInt8, DType::kInt64, std::int64_t{300}, 1.0), 44, "a plain cast wraps");
-  check_equal(converted<std::uint8_t>(DType::kUint8, DType::kInt64, std::int64_t{300}, 2.0), 255,
-              "a scaled one clamps");
-  check_equal(converted<std::int64_t>(DType::kInt64, DType::kInt64, std::numeric_limits<std::int64_t>::max(), 1.0),
-              std::numeric_limits<std::int64_t>::max(), "a factor of one is exact");
-  check_equal(converted<double>(DType::kFloat64, DType::kFloat64, 1.0, 1.0 / 3), 1.0 / 3, "float64 in float64");
+TEST_CASE("Conversions truncate, wrap, clamp and scale") {
+  CHECK_MESSAGE(converted<std::int32_t>(DType::kInt32, DType::kInt64, std::int64_t{-7}, 0.5) == -3,
+                "truncates toward zero");
+  CHECK_MESSAGE(converted<std::int8_t>(DType::kInt8, DType::kInt64, std::int64_t{300}, 1.0) == 44,
+                "a plain cast wraps");
+  CHECK_MESSAGE(converted<std::uint8_t>(DType::kUint8, DType::kInt64, std::int64_t{300}, 2.0) == 255,
+                "a scaled one clamps");
+  CHECK_MESSAGE(converted<std::int64_t>(DType::kInt64, DType::kInt64, std::numeric_limits<std::int64_t>::max(), 1.0) ==
+                    std::numeric_limits<std::int64_t>::max(),
+                "a factor of one is exact");
+  CHECK_MESSAGE(converted<double>(DType::kFloat64, DType::kFloat64, 1.0, 1.0 / 3) == 1.0 / 3, "float64 in float64");
   const Float16 large(60000.0F);
   const auto wire = converted<float>(DType::kFloat32, DType::kFloat16, large, 1.0) * 2;
-  check_equal(converted<Float16>(DType::kFloat16, DType::kFloat32, wire, 0.5).bits, large.bits, "mean of 60000, 60000");
+  CHECK_MESSAGE(converted<Float16>(DType::kFloat16, DType::kFloat32, wire, 0.5).bits == large.bits,
+                "mean of 60000, 60000");
 }
 
-void wires() {
-  check(wire_dtype({DType::kFloat16, ReduceOp::kSum, 1, 1}) == DType::kFloat32, "float16");
-  check(wire_dtype({DType::kInt8, ReduceOp::kSum, 1, 0.5}) == DType::kInt64, "averages of small integers");
-  check(wire_dtype({DType::kInt8, ReduceOp::kSum, 1, 1}) == DType::kInt8, "sums of small integers");
-  check(wire_dtype({DType::kUint64, ReduceOp::kSum, 1, 0.5}) == DType::kUint64, "uint64");
-  check(wire_dtype({DType::kFloat64, ReduceOp::kSum, 1, 0.5}) == DType::kFloat64, "float64");
+TEST_CASE("The dtype of partial results follows from dtype, op and factors") {
+  CHECK(wire_dtype({DType::kFloat16, ReduceOp::kSum, 1, 1}) == DType::kFloat32);
+  CHECK_MESSAGE(wire_dtype({DType::kInt8, ReduceOp::kSum, 1, 0.5}) == DType::kInt64, "averages of small integers");
+  CHECK_MESSAGE(wire_dtype({DType::kInt8, ReduceOp::kSum, 1, 1}) == DType::kInt8, "sums of small integers");
+  CHECK(wire_dtype({DType::kUint64, ReduceOp::kSum, 1, 0.5}) == DType::kUint64);
+  CHECK(wire_dtype({DType::kFloat64, ReduceOp::kSum, 1, 0.5}) == DType::kFloat64);
 }
 
-void identities() {
+TEST_CASE("The identity of each op changes no element") {
   for (int d = 0; d < kDTypeCount; ++d) {
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
       const auto dtype = static_cast<DType>(d);
@@ -108,7 +114,7 @@ void identities() {
       convert(dtype, value, DType::kInt64, &one, 1, 1.0);
       std::copy(value, value + 8, before);
       reduce(dtype, op, value, identity, 1);
-      check(std::equal(value, value + size_of(dtype), before), "identity of " + std::string(name_of(dtype)));
+      CHECK_MESSAGE(std::equal(value, value + size_of(dtype), before), "identity of ", std::string(name_of(dtype)));
     }
   }
 }
@@ -150,9 +156,9 @@ void levels_reduce_alike(VectorLevel level, DType dtype, ReduceOp op) {
     const auto same = [&](const std::byte* result) { return std::equal(result, result + bytes, expected.data()); };
     const std::string what = std::string(name_of(op)) + " of " + std::to_string(count) + " " +
                              std::string(name_of(dtype)) + " at level " + std::to_string(static_cast<int>(level));
-    check(same(got.data()), what);
-    check(same(in_place.data() + odd), what + ", in place");
-    check(same(in_other_place.data() + odd), what + ", in the second's place");
+    CHECK_MESSAGE(same(got.data()), what);
+    CHECK_MESSAGE(same(in_place.data() + odd), what, ", in place");
+    CHECK_MESSAGE(same(in_other_place.data() + odd), what, ", in the second's place");
   }
 }
 
@@ -162,13 +168,12 @@ void levels_convert_alike(VectorLevel level, DType to, DType from, double factor
     std::vector<std::byte> expected(static_cast<std::size_t>(count) * size_of(to)), got(expected.size());
     convert(to, expected.data(), from, in.data() + size_of(from), count, factor, VectorLevel::kPortable);
     convert(to, got.data(), from, in.data() + size_of(from), count, factor, level);
-    check(got == expected, std::string(name_of(from)) + " to " + std::string(name_of(to)) + ", " +
-                               std::to_string(count) + " times " + std::to_string(factor) + " at level " +
-                               std::to_string(static_cast<int>(level)));
+    CHECK_MESSAGE(got == expected, std::string(name_of(from)), " to ", std::string(name_of(to)), ", ", count, " times ",
+                  factor, " at level ", static_cast<int>(level));
   }
 }
 
-void levels_give_the_same_bits() {
+TEST_CASE("Every vector level gives the same bits") {
   for (const VectorLevel level : vector_levels()) {
     for (int d = 0; d < kDTypeCount; ++d) {
       for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct}) {
@@ -186,37 +191,25 @@ void levels_give_the_same_bits() {
 }
 
 // The processor's conversion, element by element, against half.h.
-void float16_is_the_processors() {
+TEST_CASE("The vectorized float16 conversion equals half.h") {
   std::vector<Float16> halves(65536);
   for (std::size_t bits = 0; bits < halves.size(); ++bits) halves[bits].bits = static_cast<std::uint16_t>(bits);
   std::vector<float> wide(halves.size());
   convert(DType::kFloat32, wide.data(), DType::kFloat16, halves.data(), 65536, 1.0);
   for (std::size_t bits = 0; bits < halves.size(); ++bits) {
-    check_equal(std::bit_cast<std::uint32_t>(wide[bits]),
-                std::bit_cast<std::uint32_t>(static_cast<float>(halves[bits])),
-                "float16 " + std::to_string(bits) + " to float32");
+    CHECK_MESSAGE(
+        std::bit_cast<std::uint32_t>(wide[bits]) == std::bit_cast<std::uint32_t>(static_cast<float>(halves[bits])),
+        "float16 ", bits, " to float32");
   }
   std::vector<float> words(65536);
   for (std::uint32_t low : {0U, 1U, 0xfffU, 0x1000U, 0x1001U, 0x1fffU, 0x2000U, 0x3000U, 0xffffU}) {
     for (std::uint32_t high = 0; high < 65536; ++high) words[high] = std::bit_cast<float>(high << 16 | low);
     convert(DType::kFloat16, halves.data(), DType::kFloat32, words.data(), 65536, 1.0);
     for (std::uint32_t high = 0; high < 65536; ++high) {
-      check_equal(halves[high].bits, Float16(words[high]).bits, "float32 " + std::to_string(high << 16 | low));
+      CHECK_MESSAGE(halves[high].bits == Float16(words[high]).bits, "float32 ", high << 16 | low);
     }
   }
 }
 
 }  // namespace
 }  // namespace sirtaki::testing
-
-int main() {
-  using namespace sirtaki::testing;
-  all_bits_of_float16_round_trip();
-  halves_round_to_nearest_even();
-  ops();
-  scaling();
-  wires();
-  identities();
-  levels_give_the_same_bits();
-  float16_is_the_processors();
-}

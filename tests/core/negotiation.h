@@ -1,6 +1,8 @@
 // Members and a coordinator that exchange messages by hand, without threads or transports.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <map>
 #include <memory>
 #include <numeric>
@@ -9,7 +11,6 @@
 #include <vector>
 
 #include "agreement/response_cache.h"
-#include "check.h"
 #include "coordinator/coordinator.h"
 
 namespace sirtaki::testing {
@@ -63,7 +64,7 @@ class Member {
       cache_.remember(item.slot, agreement, own.empty() ? nullptr : &own.mapped());
     }
     if (!own.empty() && agreement->request.verb == Verb::kAllreduce) {
-      check(own.mapped().tensors[0].shape == agreement->request.tensors[0].shape, "runs what was asked");
+      CHECK_MESSAGE(own.mapped().tensors[0].shape == agreement->request.tensors[0].shape, "runs what was asked");
     }
     Request shown = agreement->request;
     shown.sequence = item.sequence;

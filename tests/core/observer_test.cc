@@ -1,11 +1,13 @@
 // What the stations announce, in which order, on each rank: for batches that were voted for and for planned ones.
 #include "observer/observer.h"
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <chrono>
 
-#include "check.h"
 #include "engine_jobs.h"
+#include "expect.h"
 #include "observer/statistics.h"
 
 namespace sirtaki::testing {
@@ -81,20 +83,20 @@ Lines without_waits(Lines lines) {
 }
 
 void check_voted(const Lines& lines, int rank) {
-  check_equal(joined(without_waits(lines)),
-              joined({"submitted x", "voted x", rank == 0 ? "agreed x, last rank 1" : "agreed x",
-                      "fused 1: allreduce of 1 tensors, 16 bytes", "started 1: allreduce of 1 tensors, 16 bytes",
-                      "transferred by point-to-point 1: allreduce of 1 tensors, 16 bytes",
-                      "finished 1: allreduce of 1 tensors, 16 bytes", "completed x"}),
-              "a batch that was voted for, on rank " + std::to_string(rank));
+  CHECK_MESSAGE(joined(without_waits(lines)) ==
+                    joined({"submitted x", "voted x", rank == 0 ? "agreed x, last rank 1" : "agreed x",
+                            "fused 1: allreduce of 1 tensors, 16 bytes", "started 1: allreduce of 1 tensors, 16 bytes",
+                            "transferred by point-to-point 1: allreduce of 1 tensors, 16 bytes",
+                            "finished 1: allreduce of 1 tensors, 16 bytes", "completed x"}),
+                "a batch that was voted for, on rank ", rank);
 }
 
 void check_planned(const Lines& lines, int rank) {
   const std::string batch = "planned 1: allreduce of 1 tensors, 16 bytes";
-  check_equal(joined(without_waits(lines)),
-              joined({"submitted x", "fused " + batch, "started " + batch, "all arrived " + batch,
-                      "transferred by point-to-point " + batch, "finished " + batch, "completed x"}),
-              "a batch of a locked plan, on rank " + std::to_string(rank));
+  CHECK_MESSAGE(joined(without_waits(lines)) ==
+                    joined({"submitted x", "fused " + batch, "started " + batch, "all arrived " + batch,
+                            "transferred by point-to-point " + batch, "finished " + batch, "completed x"}),
+                "a batch of a locked plan, on rank ", rank);
 }
 
 // The numbers of planned batches, as a rank announced them.
@@ -107,15 +109,15 @@ Lines finished_batches(const Lines& lines) {
 
 void check_departure(const Lines& lines, int rank) {
   const std::string where = " on rank " + std::to_string(rank);
-  check_equal(std::ranges::count(lines, "plan left"), 1, "plans left" + where);
-  check_equal(std::ranges::count(lines, "voted x"), 1, "votes" + where);
-  check_equal(std::ranges::count(lines, "completed x"), 1, "completions" + where);
-  check(finished_batches(lines).empty(), "no planned batch runs" + where);
+  CHECK_MESSAGE(std::ranges::count(lines, "plan left") == 1, "plans left", where);
+  CHECK_MESSAGE(std::ranges::count(lines, "voted x") == 1, "votes", where);
+  CHECK_MESSAGE(std::ranges::count(lines, "completed x") == 1, "completions", where);
+  CHECK_MESSAGE(finished_batches(lines).empty(), "no planned batch runs", where);
 }
 
 void step(Engine& engine, std::vector<float>& data) { wait(allreduce(engine, data, "x")); }
 
-void every_rank_announces_its_batches() {
+TEST_CASE("Every rank announces its batches") {
   constexpr int kRanks = 2;
   Log logs[kRanks];
   Lines numbered[kRanks];
@@ -146,12 +148,12 @@ void every_rank_announces_its_batches() {
     wait(allreduce(engine, longer, "x"));
     check_departure(log.take(), rank);
   });
-  check_equal(numbered[0].size(), std::size_t{5}, "planned batches");
-  check_equal(joined(numbered[0]), joined(numbered[1]), "both ranks give a batch the same number");
+  CHECK_MESSAGE(numbered[0].size() == std::size_t{5}, "planned batches");
+  CHECK_MESSAGE(joined(numbered[0]) == joined(numbered[1]), "both ranks give a batch the same number");
   check_contains(numbered[0].back(), "planned 6:");
 }
 
-void waits_and_steps_are_announced_by_the_program() {
+TEST_CASE("Waits and steps are announced by the program") {
   Log log;
   run_ranks(2, [&](Engine& engine, int rank) {
     if (rank == 1) engine.observe(log);
@@ -163,23 +165,23 @@ void waits_and_steps_are_announced_by_the_program() {
     engine.end_step();
     if (rank == 0) return;
     Lines lines = log.take();
-    check_equal(lines.back(), "step ended", "the last announcement");
+    CHECK_MESSAGE(lines.back() == "step ended", "the last announcement");
     lines.pop_back();
-    check_equal(lines.back(), "wait ended", "the one before");
+    CHECK_MESSAGE(lines.back() == "wait ended", "the one before");
   });
 }
 
-void observers_are_limited_in_number() {
+TEST_CASE("Observers are limited in number") {
   Observers observers;
   Log log;
   for (std::size_t i = 0; i < Observers::kMost; ++i) observers.add(log);
   const auto error = expect_throw<Error>([&] { observers.add(log); }, "too many observers");
   check_contains(error.what(), "at most 6 observers");
   observers.announce(&Observer::on_step_ended);
-  check_equal(log.take().size(), Observers::kMost, "calls");
+  CHECK_MESSAGE(log.take().size() == Observers::kMost, "calls");
 }
 
-void statistics_count_what_ran() {
+TEST_CASE("Statistics count what ran") {
   Statistics statistics;
   Observers observers;
   observers.add(statistics);
@@ -188,32 +190,24 @@ void statistics_count_what_ran() {
   observers.announce(&Observer::on_finished, voted, BatchOutcome::kDone);
   observers.announce(&Observer::on_finished, planned, BatchOutcome::kCalledOff);
   observers.announce(&Observer::on_finished, planned, BatchOutcome::kDone);
-  check_equal(statistics.batches.load(), std::uint64_t{2}, "batches");
-  check_equal(statistics.planned_batches.load(), std::uint64_t{1}, "planned batches");
-  check_equal(statistics.tensors.load(), std::uint64_t{5}, "tensors");
-  check_equal(statistics.bytes.load(), std::uint64_t{64}, "bytes");
+  CHECK_MESSAGE(statistics.batches.load() == std::uint64_t{2}, "batches");
+  CHECK_MESSAGE(statistics.planned_batches.load() == std::uint64_t{1}, "planned batches");
+  CHECK_MESSAGE(statistics.tensors.load() == std::uint64_t{5}, "tensors");
+  CHECK_MESSAGE(statistics.bytes.load() == std::uint64_t{64}, "bytes");
   for (const char* plane : {"shm", "mpi", "shm"}) {
     observers.announce(&Observer::on_transferred, voted, std::string_view(plane));
   }
-  check(statistics.plane_uses() == std::map<std::string, std::uint64_t>{{"mpi", 1}, {"shm", 2}}, "uses of planes");
+  CHECK_MESSAGE(statistics.plane_uses() == std::map<std::string, std::uint64_t>{{"mpi", 1}, {"shm", 2}});
   observers.announce(&Observer::on_wait_begun);
   observers.announce(&Observer::on_wait_ended);
-  check_equal(statistics.wait_cpu_ns.load(), std::uint64_t{0}, "waits are not timed unless that is asked for");
+  CHECK_MESSAGE(statistics.wait_cpu_ns.load() == std::uint64_t{0}, "waits are not timed unless that is asked for");
   statistics.time_waits();
   observers.announce(&Observer::on_wait_begun);
   volatile unsigned spent = 0;
   for (int i = 0; i < 100'000; ++i) spent = spent + 1;
   observers.announce(&Observer::on_wait_ended);
-  check(statistics.wait_cpu_ns.load() > 0, "a wait that was timed");
+  CHECK_MESSAGE(statistics.wait_cpu_ns.load() > 0, "a wait that was timed");
 }
 
 }  // namespace
 }  // namespace sirtaki::testing
-
-int main() {
-  using namespace sirtaki::testing;
-  observers_are_limited_in_number();
-  statistics_count_what_ran();
-  every_rank_announces_its_batches();
-  waits_and_steps_are_announced_by_the_program();
-}

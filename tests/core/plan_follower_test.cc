@@ -2,10 +2,12 @@
 // back to be voted for when a rank departs.
 #include "locked_plan/plan_follower.h"
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 
-#include "check.h"
-#include "plane/point_to_point.h"
+#include "expect.h"
+#include "fabric/loopback_fabric.h"
 #include "transport/loopback.h"
 
 namespace sirtaki::testing {
@@ -62,8 +64,8 @@ class Member final : public PlanOwner {
 
  private:
   static PlanChannel make_channel(std::unique_ptr<Transport> transport) {
-    PlanChannel channel{std::move(transport), {}};
-    channel.planes.push_back(make_point_to_point_plane(*channel.transport));
+    PlanChannel channel{make_loopback_fabric(std::move(transport)), {}};
+    channel.planes = channel.fabric->make_planes({});
     return channel;
   }
   static double sum_of(const Submission& submission) {
@@ -100,75 +102,77 @@ struct Pair {
 
 using Names = std::vector<std::string>;
 
-void batches_run_in_order_when_both_ranks_have_them() {
+TEST_CASE("Batches run in order when both ranks have them") {
   Pair pair;
-  check(pair[0].submit(request_of("b")), "b is the plan's");
+  CHECK_MESSAGE(pair[0].submit(request_of("b")), "b is the plan's");
   pair.run();
-  check(!pair[0].follower.busy(), "b is the second batch, so it waits");
-  check(pair[0].submit(request_of("a")) && pair[1].submit(request_of("a")), "a is the plan's");
+  CHECK_MESSAGE(!pair[0].follower.busy(), "b is the second batch, so it waits");
+  CHECK_MESSAGE((pair[0].submit(request_of("a")) && pair[1].submit(request_of("a"))), "a is the plan's");
   pair.run();
-  check(pair[0].sums == Names{"a 2"} && pair[1].sums == Names{"a 2"}, "both have summed a");
-  check(pair[0].follower.busy() && !pair[0].follower.moving_data(), "rank 0 waits for rank 1 at the barrier of b");
-  check_equal(pair[0].follower.list_running().front().title, "repeated step", "what rank 0 waits for");
-  check(pair[1].submit(request_of("b")), "b comes");
+  CHECK_MESSAGE((pair[0].sums == Names{"a 2"} && pair[1].sums == Names{"a 2"}), "both have summed a");
+  CHECK_MESSAGE((pair[0].follower.busy() && !pair[0].follower.moving_data()),
+                "rank 0 waits for rank 1 at the barrier of b");
+  CHECK_MESSAGE(pair[0].follower.list_running().front().title == "repeated step", "what rank 0 waits for");
+  CHECK_MESSAGE(pair[1].submit(request_of("b")), "b comes");
   pair.run();
-  check(pair[1].sums == Names{"a 2", "b 2"}, "then b");
-  check_equal(pair[0].batches_done, 2, "batches");
+  CHECK_MESSAGE((pair[1].sums == Names{"a 2", "b 2"}), "then b");
+  CHECK_MESSAGE(pair[0].batches_done == 2, "batches");
 }
 
-void a_name_that_is_not_agreed_on_again_is_voted_for() {
+TEST_CASE("A name that is not agreed on again is voted for") {
   Member alone(0, std::move(make_loopback(2)[0]));
   LockedPlan::Batches batches = {{std::make_shared<const Agreement>(Agreement{request_of("a"), {}})}};
   alone.follower.lock(batches);
-  check(!alone.submit(request_of("a")), "its vote may be under way on another rank");
+  CHECK_MESSAGE(!alone.submit(request_of("a")), "its vote may be under way on another rank");
   alone.follower.on_agreed("a");
-  check(alone.submit(request_of("a")), "from now on it is the plan's");
+  CHECK_MESSAGE(alone.submit(request_of("a")), "from now on it is the plan's");
 }
 
-void another_shape_ends_the_plan_on_both_ranks() {
+TEST_CASE("Another shape ends the plan on both ranks") {
   Pair pair;
-  check(pair[0].submit(request_of("b")), "b is held");
-  check(!pair[0].submit(request_of("a", 5)), "another shape is voted for");
-  check(!pair[0].follower.follows(), "rank 0 has left");
-  check(!pair[0].follower.may_lock(), "but the other rank needs it at the next barrier");
-  check((pair[0].voted == Names{"b", "a"}), "votes of rank 0");
-  check(pair[1].submit(request_of("a")), "rank 1 knows of nothing");
+  CHECK_MESSAGE(pair[0].submit(request_of("b")), "b is held");
+  CHECK_MESSAGE(!pair[0].submit(request_of("a", 5)), "another shape is voted for");
+  CHECK_MESSAGE(!pair[0].follower.follows(), "rank 0 has left");
+  CHECK_MESSAGE(!pair[0].follower.may_lock(), "but the other rank needs it at the next barrier");
+  CHECK_MESSAGE((pair[0].voted == Names{"b", "a"}), "votes of rank 0");
+  CHECK_MESSAGE(pair[1].submit(request_of("a")), "rank 1 knows of nothing");
   pair.run();
-  check(pair[1].voted == Names{"a"} && pair[1].sums.empty(), "the batch is called off, and voted for");
-  check(pair[0].follower.may_lock() && pair[1].follower.may_lock(), "both are free for another plan");
-  check(pair[0].plans_ended == 1 && pair[1].plans_ended == 1, "both plans have ended");
+  CHECK_MESSAGE((pair[1].voted == Names{"a"} && pair[1].sums.empty()), "the batch is called off, and voted for");
+  CHECK_MESSAGE((pair[0].follower.may_lock() && pair[1].follower.may_lock()), "both are free for another plan");
+  CHECK_MESSAGE((pair[0].plans_ended == 1 && pair[1].plans_ended == 1), "both plans have ended");
 }
 
-void a_departure_waits_for_the_batch_that_was_begun() {
+TEST_CASE("A departure waits for the batch that was begun") {
   Pair pair;
-  check(pair[0].submit(request_of("a")), "a is held");
+  CHECK_MESSAGE(pair[0].submit(request_of("a")), "a is held");
   pair.run();
-  check(pair[0].submit(request_of("b")), "b is held");
+  CHECK_MESSAGE(pair[0].submit(request_of("b")), "b is held");
   Request join;
   join.verb = Verb::kJoin;
   join.name = "join";
-  check(pair[0].submit(join), "a join waits until this rank is out of the plan");
-  check(pair[0].follower.follows() && pair[0].voted == Names{"b"}, "what it held is voted for at once");
-  check(pair[1].submit(request_of("a")), "rank 1 comes");
+  CHECK_MESSAGE(pair[0].submit(join), "a join waits until this rank is out of the plan");
+  CHECK_MESSAGE((pair[0].follower.follows() && pair[0].voted == Names{"b"}), "what it held is voted for at once");
+  CHECK_MESSAGE(pair[1].submit(request_of("a")), "rank 1 comes");
   pair.run();
-  check(pair[0].sums == Names{"a 2"}, "the batch that was begun has run");
-  check((pair[0].voted == Names{"b", "join"}), "then the join is voted for");
-  check(pair[1].follower.follows(), "rank 1 learns of it at its next barrier");
-  check(pair[1].submit(request_of("b")), "b is held");
+  CHECK_MESSAGE((pair[0].sums == Names{"a 2"}), "the batch that was begun has run");
+  CHECK_MESSAGE((pair[0].voted == Names{"b", "join"}), "then the join is voted for");
+  CHECK_MESSAGE(pair[1].follower.follows(), "rank 1 learns of it at its next barrier");
+  CHECK_MESSAGE(pair[1].submit(request_of("b")), "b is held");
   pair.run();
-  check(pair[1].voted == Names{"b"} && !pair[1].follower.follows(), "rank 1 has left too");
+  CHECK_MESSAGE((pair[1].voted == Names{"b"} && !pair[1].follower.follows()), "rank 1 has left too");
 }
 
-void a_program_that_waits_with_an_incomplete_batch_departs() {
+TEST_CASE("A program that waits with an incomplete batch departs") {
   Pair pair;
-  check(pair[0].submit(request_of("b")), "b is held, a is missing");
+  CHECK_MESSAGE(pair[0].submit(request_of("b")), "b is held, a is missing");
   pair.run(false);
-  check(pair[0].follower.follows(), "a may still come");
+  CHECK_MESSAGE(pair[0].follower.follows(), "a may still come");
   pair.run(true);
-  check(!pair[0].follower.follows() && pair[0].voted == Names{"b"}, "the program will not submit a before it has b");
+  CHECK_MESSAGE((!pair[0].follower.follows() && pair[0].voted == Names{"b"}),
+                "the program will not submit a before it has b");
 }
 
-void plans_hold_allreduces_only() {
+TEST_CASE("Plans hold allreduces only") {
   Member alone(0, std::move(make_loopback(2)[0]));
   Request broadcast = request_of("a");
   broadcast.verb = Verb::kBroadcast;
@@ -178,13 +182,3 @@ void plans_hold_allreduces_only() {
 
 }  // namespace
 }  // namespace sirtaki::testing
-
-int main() {
-  using namespace sirtaki::testing;
-  batches_run_in_order_when_both_ranks_have_them();
-  a_name_that_is_not_agreed_on_again_is_voted_for();
-  another_shape_ends_the_plan_on_both_ranks();
-  a_departure_waits_for_the_batch_that_was_begun();
-  a_program_that_waits_with_an_incomplete_batch_departs();
-  plans_hold_allreduces_only();
-}

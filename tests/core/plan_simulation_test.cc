@@ -1,15 +1,16 @@
 // Random programs on random schedules over the real groups: votes, locked plans and departures in one thread, which
 // chooses at every turn which rank does what next. Every sum is checked, and nothing may come to a standstill.
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <deque>
 #include <numeric>
 #include <random>
 
-#include "check.h"
 #include "engine/group.h"
+#include "fabric/loopback_fabric.h"
 #include "observer/statistics.h"
-#include "plane/point_to_point.h"
 #include "transport/loopback.h"
 
 namespace sirtaki::testing {
@@ -143,12 +144,11 @@ class DropsDepartures final : public DataPlane {
 // One rank: its program, and its engine reduced to a queue and a group.
 class Rank final : public GroupOwner {
  public:
-  Rank(int rank, const Script& script, GroupOptions options, std::unique_ptr<Transport> transport, PlanChannel channel)
+  Rank(int rank, const Script& script, GroupOptions options, std::unique_ptr<Fabric> fabric, PlanChannel channel)
       : rank_(rank), script_(script) {
     observers_.add(statistics);
-    DataPlanes planes;
-    planes.push_back(make_point_to_point_plane(*transport));
-    group_.emplace(std::move(options), std::move(transport), std::move(planes), std::move(channel), *this, observers_);
+    DataPlanes planes = fabric->make_planes({});
+    group_.emplace(std::move(options), std::move(fabric), std::move(planes), std::move(channel), *this, observers_);
   }
   ~Rank() { group_->fail_all(Error(ErrorKind::kAborted, "the simulation is over")); }
 
@@ -226,7 +226,7 @@ class Rank final : public GroupOwner {
     for (int rank = 0; rank < script_.ranks(); ++rank) {
       if (script_.takes_part(rank, flight.operation.step)) expected += contribution(flight.operation, rank);
     }
-    for (const double value : *flight.data) check_equal(value, expected, "sum of " + flight.operation.name);
+    for (const double value : *flight.data) CHECK_MESSAGE(value == expected, "sum of ", flight.operation.name);
     ++sums_;
   }
 
@@ -300,12 +300,13 @@ Outcome simulate(std::uint32_t seed, const Traits& traits) {
     GroupOptions options;
     for (int r = 0; r < traits.ranks; ++r) options.ranks.push_back(r);
     options.hosts.assign(options.ranks.size(), "host");
-    PlanChannel channel{std::move(channels[static_cast<std::size_t>(rank)]), {}};
-    auto plane = make_point_to_point_plane(*channel.transport);
-    if (traits.silent) plane = std::make_unique<DropsDepartures>(std::move(plane));
-    channel.planes.push_back(std::move(plane));
-    ranks.emplace_back(rank, script, std::move(options), std::move(transports[static_cast<std::size_t>(rank)]),
-                       std::move(channel));
+    PlanChannel channel{make_loopback_fabric(std::move(channels[static_cast<std::size_t>(rank)])), {}};
+    channel.planes = channel.fabric->make_planes({});
+    if (traits.silent) {
+      for (auto& plane : channel.planes) plane = std::make_unique<DropsDepartures>(std::move(plane));
+    }
+    ranks.emplace_back(rank, script, std::move(options),
+                       make_loopback_fabric(std::move(transports[static_cast<std::size_t>(rank)])), std::move(channel));
   }
   Outcome outcome;
   // Some ranks are slower than others, and now and then another one is.
@@ -335,56 +336,48 @@ std::uint32_t seeds() {
   return text == nullptr ? 300 : static_cast<std::uint32_t>(std::strtoul(text, nullptr, 10));
 }
 
-void every_program_ends_with_right_sums() {
+TEST_CASE("Every random program ends with right sums") {
   Outcome total;
   for (std::uint32_t seed = 0; seed < seeds(); ++seed) {
     const Outcome outcome = simulate(seed, {.ranks = 2 + static_cast<int>(seed % 3)});
-    check(outcome.ended, "seed " + std::to_string(seed) + " stands still");
-    check_equal(outcome.errors, 0, "errors of seed " + std::to_string(seed));
+    CHECK_MESSAGE(outcome.ended, "seed ", seed, " stands still");
+    CHECK_MESSAGE(outcome.errors == 0, "errors of seed ", seed);
     total.plans += outcome.plans;
     total.planned_batches += outcome.planned_batches;
     total.departures += outcome.departures;
   }
-  check(total.plans > seeds(), "plans were made: " + std::to_string(total.plans));
-  check(total.planned_batches > 2 * total.plans, "they served: " + std::to_string(total.planned_batches));
-  check(total.departures > total.plans / 2, "they were left: " + std::to_string(total.departures));
+  CHECK_MESSAGE(total.plans > seeds(), "plans were made: ", total.plans);
+  CHECK_MESSAGE(total.planned_batches > 2 * total.plans, "they served: ", total.planned_batches);
+  CHECK_MESSAGE(total.departures > total.plans / 2, "they were left: ", total.departures);
 }
 
-void ranks_may_join() {
+TEST_CASE("Ranks may join after unequal numbers of steps") {
   std::uint64_t departures = 0;
   for (std::uint32_t seed = 0; seed < seeds(); ++seed) {
     const Outcome outcome = simulate(seed, {.ranks = 2 + static_cast<int>(seed % 3), .joins = true});
-    check(outcome.ended, "seed " + std::to_string(seed) + " stands still");
-    check_equal(outcome.errors, 0, "errors of seed " + std::to_string(seed));
+    CHECK_MESSAGE(outcome.ended, "seed ", seed, " stands still");
+    CHECK_MESSAGE(outcome.errors == 0, "errors of seed ", seed);
     departures += outcome.departures;
   }
-  check(departures > seeds() / 4, "plans were left");
+  CHECK_MESSAGE(departures > seeds() / 4, "plans were left");
 }
 
-void a_rank_that_leaves_early_is_an_error_for_the_others() {
+TEST_CASE("A rank that leaves early does not block the others") {
   for (std::uint32_t seed = 0; seed < seeds(); ++seed) {
     const Outcome outcome = simulate(seed, {.ranks = 2 + static_cast<int>(seed % 3), .early_leave = true});
-    check(outcome.ended, "seed " + std::to_string(seed) + " stands still");
+    CHECK_MESSAGE(outcome.ended, "seed ", seed, " stands still");
   }
 }
 
 // A rank that leaves a plan still enters the barrier of the next batch. Without this rule the other ranks would wait
 // there for ever, and this test must see that.
-void without_the_drain_rule_it_fails() {
+TEST_CASE("Without the drain rule the simulation finds standstills") {
   int standstills = 0;
   for (std::uint32_t seed = 0; seed < 60; ++seed) {
     if (!simulate(seed, {.ranks = 2, .silent = true}).ended) ++standstills;
   }
-  check(standstills > 0, "a departure that the other ranks do not learn of brings them to a standstill");
+  CHECK_MESSAGE(standstills > 0, "a departure that the other ranks do not learn of brings them to a standstill");
 }
 
 }  // namespace
 }  // namespace sirtaki::testing
-
-int main() {
-  using namespace sirtaki::testing;
-  every_program_ends_with_right_sums();
-  ranks_may_join();
-  a_rank_that_leaves_early_is_an_error_for_the_others();
-  without_the_drain_rule_it_fails();
-}

@@ -1,6 +1,8 @@
 // Whom a rank wakes when it has handed over in shared memory.
 #include "plane/shm/shm_channel.h"
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -8,7 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include "check.h"
 #include "transport/loopback.h"
 
 namespace {
@@ -19,7 +20,6 @@ using sirtaki::PendingPtr;
 using sirtaki::ShmChannel;
 using sirtaki::ShmSegment;
 using sirtaki::Transport;
-using sirtaki::testing::check;
 
 constexpr int kRanks = 3;
 
@@ -66,7 +66,7 @@ std::vector<Rank> make_ranks() {
     threads.emplace_back([&rank] {
       std::string why;
       auto segment = ShmSegment::make(*rank.transport, {ShmChannel::segment_size(kRanks, 4096)}, why);
-      check(segment != nullptr, why);
+      REQUIRE_MESSAGE(segment != nullptr, why);
       rank.channel = std::make_unique<ShmChannel>(std::move(segment), *rank.transport);
       rank.transport->take_woken();
     });
@@ -87,20 +87,23 @@ void hands_over(std::vector<Rank>& ranks, void (ShmChannel::*say)(std::uint64_t)
     }
     const std::vector<int> woken = ranks[r].transport->take_woken();
     if (last_alone && r + 1 < ranks.size()) {
-      check(woken.empty(), "rank " + std::to_string(r) + " woke somebody who has to wait for others too");
+      CHECK_MESSAGE(woken.empty(), "rank ", r, " woke somebody who has to wait for others too");
     } else {
-      check(woken == others, "rank " + std::to_string(r) + " did not wake all others");
+      CHECK_MESSAGE(woken == others, "rank ", r, " did not wake all others");
     }
   }
 }
 
-}  // namespace
-
-int main() {
+TEST_CASE("Of ranks that write for all others, the last wakes the others") {
   std::vector<Rank> ranks = make_ranks();
   hands_over(ranks, &ShmChannel::say_written_among_all, true);
   hands_over(ranks, &ShmChannel::say_reduced, true);
-  hands_over(ranks, &ShmChannel::say_written, false);  // who waits for one rank has no others to wait for
-  hands_over(ranks, &ShmChannel::say_done, false);
-  return 0;
 }
+
+TEST_CASE("A rank that others wait for alone wakes them at once") {
+  std::vector<Rank> ranks = make_ranks();
+  hands_over(ranks, &ShmChannel::say_written, false);
+  hands_over(ranks, &ShmChannel::say_done, false);
+}
+
+}  // namespace

@@ -1,6 +1,7 @@
 // How the ranks of a host come to share memory, where it is hard to get too.
 #include "host/shm_segment.h"
 
+#include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -17,7 +18,6 @@
 #include <thread>
 #include <vector>
 
-#include "check.h"
 #include "transport/loopback.h"
 
 namespace {
@@ -65,50 +65,43 @@ std::array<std::unique_ptr<ShmSegment>, 2> on_two_ranks(std::span<const std::siz
     threads.emplace_back([&, rank] {
       std::string why;
       segments[rank] = ShmSegment::make(*transports[rank], sizes, why);
-      check(segments[rank] != nullptr, why);
+      REQUIRE_MESSAGE(segments[rank] != nullptr, why);
     });
   }
   for (std::thread& thread : threads) thread.join();
   return segments;
 }
 
-void all_ranks_see_the_size_that_fitted() {
+TEST_CASE("All ranks get the size that fitted") {
   room = static_cast<off_t>(kLarge - kSmall);
   for (const auto& segment : on_two_ranks(std::array{kLarge, kSmall})) {
-    check_equal(segment->bytes().size(), kSmall, "bytes that a rank has");
+    CHECK_MESSAGE(segment->bytes().size() == kSmall, "bytes that a rank has");
   }
 }
 
 void check_shared(std::span<const std::unique_ptr<ShmSegment>> segments) {
   segments[0]->bytes()[7] = std::byte{42};
-  check(segments[1]->bytes()[7] == std::byte{42}, "the ranks have each their own memory");
+  CHECK_MESSAGE(segments[1]->bytes()[7] == std::byte{42}, "the ranks have each their own memory");
 }
 
 // Whenever a process is killed, then, there is nothing to remove.
-void there_is_never_a_name() {
+TEST_CASE("A segment never has a name in the file system") {
   room = static_cast<off_t>(kLarge);
   names = 0;
   check_shared(on_two_ranks(std::array{kLarge}));
-  check_equal(names.load(), 0, "names");
+  CHECK(names.load() == 0);
 }
 
-void names_are_for_ranks_that_do_not_see_each_other() {
+TEST_CASE("Ranks that cannot see each other's processes share by name") {
   processes_unseen = true;
   check_shared(on_two_ranks(std::array{kLarge}));
   processes_unseen = false;
-  check_equal(names.load(), 2, "names");
+  CHECK(names.load() == 2);
   const std::string own = "sirtaki-" + std::to_string(getuid()) + "-";
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
-    check(!entry.path().filename().string().starts_with(own), "a name is left");
+    CHECK_MESSAGE(!entry.path().filename().string().starts_with(own), "a name is left");
   }
 }
 
 }  // namespace
 }  // namespace sirtaki::testing
-
-int main() {
-  using namespace sirtaki::testing;
-  all_ranks_see_the_size_that_fitted();
-  there_is_never_a_name();
-  names_are_for_ranks_that_do_not_see_each_other();
-}

@@ -1,15 +1,18 @@
 // Who is told to be missing, when, and how a job ends that goes on no more.
 #include "watch/stall_watch.h"
 
+#include <doctest/doctest.h>
+
 #include <chrono>
 #include <string>
 
+#include "expect.h"
 #include "negotiation.h"
 
 namespace sirtaki::testing {
 namespace {
 
-void stalls_are_told_then_ended() {
+TEST_CASE("A stall is reported, and later ends the job") {
   Settings settings;
   settings.stall_warning_seconds = 60;
   settings.stall_abort_seconds = 600;
@@ -18,21 +21,22 @@ void stalls_are_told_then_ended() {
   f.submit(0, allreduce("x"));
   f.submit(1, allreduce("y"));
   const auto look_at = [&](int seconds) { return watch.look(f.coordinator, f.now + std::chrono::seconds(seconds)); };
-  check(look_at(59).lines.empty(), "quiet at first");
+  CHECK_MESSAGE(look_at(59).lines.empty(), "quiet at first");
   const auto first = look_at(61);
-  check_equal(first.lines.size(), 1U, "one line");
+  REQUIRE_MESSAGE(first.lines.size() == 1U, "one line");
   check_contains(first.lines[0], "rank");
-  check(look_at(100).lines.empty(), "not more than once a minute");
-  check_equal(look_at(122).lines.size(), 1U, "again");
-  check(look_at(599).abort_cause.empty(), "not yet");
+  CHECK_MESSAGE(look_at(100).lines.empty(), "not more than once a minute");
+  REQUIRE(look_at(122).lines.size() == 1U);
+  CHECK_MESSAGE(look_at(599).abort_cause.empty(), "not yet");
   const auto asks = look_at(600);
-  check(asks.ask == std::vector<int>{0, 1, 2} && asks.abort_cause.empty(), "asks those who are missing something");
+  CHECK_MESSAGE((asks.ask == std::vector<int>{0, 1, 2}), "asks those who are missing something");
+  CHECK_MESSAGE(asks.abort_cause.empty(), "asks those who are missing something");
   Announcement answer;
   answer.report = RankStatus{"", "stack of rank 2"};
   f.coordinator.receive(2, answer, f.now);
-  check(look_at(601).abort_cause.empty(), "waits for the others a moment");
+  CHECK_MESSAGE(look_at(601).abort_cause.empty(), "waits for the others a moment");
   const StallWatch::Report last = look_at(604);
-  check_equal(last.missing, 0, "as long and as many: the lowest");
+  CHECK_MESSAGE(last.missing == 0, "as long and as many: the lowest");
   const std::string cause = last.abort_cause;
   for (const char* part : {"rank 0 (a) waits for 'x' from train.py:7", "rank 1 (b) waits for 'y'",
                            "rank 2 (c) waits for nothing", "stack of rank 2", "did not answer"}) {
@@ -41,7 +45,7 @@ void stalls_are_told_then_ended() {
 }
 
 // Rank 2 alone asks for something else, and did so first.
-void a_straying_rank_is_blamed() {
+TEST_CASE("The rank that strayed is blamed") {
   Settings settings;
   settings.stall_warning_seconds = 60;
   settings.stall_abort_seconds = 600;
@@ -61,32 +65,25 @@ void a_straying_rank_is_blamed() {
   f.now -= std::chrono::seconds(590);
   look_at(600);
   const auto report = look_at(604);
-  check_equal(report.missing, 2, "whom all others wait for");
-  check_equal(report.site, std::string("train.py:9"), "its own line");
+  CHECK_MESSAGE(report.missing == 2, "whom all others wait for");
+  CHECK_MESSAGE(report.site == "train.py:9", "its own line");
   const std::string first = report.abort_cause.substr(0, report.abort_cause.find('\n'));
   check_contains(first, "600 s (SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS, 0 = never); 'x' from train.py:7 lacks rank 6.");
   const FailureCause cause{FailureKind::kPassedLimit, 6, "c", report.abort_cause, 0, report.site, 4};
   check_contains(cause.describe(), "the first one missing is rank 6 on host c, which waits in train.py:9.");
 }
 
-void resuming_is_told_once() {
+TEST_CASE("The end of a stall is reported once") {
   Fixture f(2);
   StallWatch watch({0, 1}, {"a", "a"}, f.settings);
   f.submit(0, allreduce("x"));
-  check_equal(watch.look(f.coordinator, f.now + std::chrono::seconds(70)).lines.size(), 1U, "late");
+  REQUIRE(watch.look(f.coordinator, f.now + std::chrono::seconds(70)).lines.size() == 1U);
   f.submit(1, allreduce("x"));
   f.decide();
   const auto report = watch.look(f.coordinator, f.now + std::chrono::seconds(90));
   check_contains(report.lines.at(0), "goes on after 90 s");
-  check(watch.look(f.coordinator, f.now + std::chrono::seconds(91)).lines.empty(), "once");
+  CHECK_MESSAGE(watch.look(f.coordinator, f.now + std::chrono::seconds(91)).lines.empty(), "once");
 }
 
 }  // namespace
 }  // namespace sirtaki::testing
-
-int main() {
-  using namespace sirtaki::testing;
-  stalls_are_told_then_ended();
-  a_straying_rank_is_blamed();
-  resuming_is_told_once();
-}

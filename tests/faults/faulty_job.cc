@@ -149,7 +149,7 @@ std::thread answer_questions(Engine& engine, int rank) {
 
 void run_rank(const Job& job, int rank, std::unique_ptr<Transport> transport, Progress& progress) {
   std::optional<Program> program;
-  Engine engine(options_of(job), std::move(transport));
+  Engine engine(options_of(job), make_loopback_fabric(std::move(transport)));
   program.emplace(job, rank, engine, progress);
   if (job.fault.kind == Kind::kThrows && job.fault.rank == rank) {
     program->run();

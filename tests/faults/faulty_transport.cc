@@ -39,7 +39,6 @@ class FaultyTransport final : public Transport, private Holder {
   std::string_view name() const override { return inner_->name(); }
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
-  Transport& base() override { return inner_->base(); }
 
   void send(int to, Bytes bytes) override {
     let_go();

@@ -9,6 +9,7 @@
 #include "coordinator/coordinator.h"
 #include "engine/group.h"
 #include "engine/handshake.h"
+#include "fabric/loopback_fabric.h"
 #include "host/byte_ring.h"
 #include "host/setup_exchange.h"
 #include "plane/gpu/gpu_capabilities.h"
@@ -185,8 +186,8 @@ void follow(std::span<const std::byte> bytes) {
   Owner owner;
   const Observers observers;
   PlanChannel channel{nullptr, idle_planes()};
-  Group group({.ranks = kNames, .hosts = {"a", "a", "a"}, .settings = {}}, std::move(transports[1]), idle_planes(),
-              std::move(channel), owner, observers);
+  Group group({.ranks = kNames, .hosts = {"a", "a", "a"}, .settings = {}},
+              make_loopback_fabric(std::move(transports[1])), idle_planes(), std::move(channel), owner, observers);
   std::vector<float> memory(100);
   for (const Verb verb : kVerbs) {
     const Request request = request_of(verb, name_of_call(verb));

@@ -25,7 +25,7 @@ struct GpuOptions {
   // The group's communicator, if this rank's MPI accepts GPU memory; it outlives the plane.
   const MpiCommunicator* mpi = nullptr;
   // Set if allreduce works in two levels: within each host, and between hosts.
-  std::unique_ptr<HostLevels> levels;
+  std::shared_ptr<HostLevels> levels;
   std::string operations;                        // as Settings::gpu_operations
   std::function<void(const std::string&)> tell;  // one line for people
   std::function<int()> dead_rank;                // global rank of a dead process, -1 if none is known

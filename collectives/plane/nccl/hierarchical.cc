@@ -12,15 +12,10 @@ namespace {
 // Largest size of the packed buffer. Its slices are sent between hosts in pieces, several at a time.
 constexpr std::int64_t kPieceBytes = std::int64_t{64} << 20;
 
-std::vector<DataPlane*> all_of(const std::vector<std::unique_ptr<DataPlane>>& planes) {
-  std::vector<DataPlane*> result;
-  for (const auto& plane : planes) result.push_back(plane.get());
-  return result;
-}
-
 }  // namespace
 
-std::unique_ptr<HostLevels> make_host_levels(Transport& transport, const std::vector<int>& hosts, std::string& why) {
+std::unique_ptr<HostLevels> make_host_levels(Transport& transport, const std::vector<int>& hosts,
+                                             const MakeRail& make_rail, std::string& why) {
   const HostLayout levels = host_layout_of(transport.rank(), hosts);
   if (levels.host_count < 2) return nullptr;
   if (!levels.equal) {
@@ -29,7 +24,7 @@ std::unique_ptr<HostLevels> make_host_levels(Transport& transport, const std::ve
   }
   auto result = std::make_unique<HostLevels>();
   result->host = transport.split(levels.host);
-  result->rail = transport.split(levels.rail);
+  result->rail = make_rail(levels.rail);
   return result;
 }
 
@@ -41,8 +36,8 @@ HierarchicalNccl::HierarchicalNccl(std::shared_ptr<const NcclLibrary> library, D
       local_size_(host_members.size),
       kernels_(host_members.kernels),
       nccl_(std::move(library), device, stream, host_members),
-      staged_(device, stream, levels.rail->rank(), all_of(levels.rail_planes)) {
-  if (mpi) mpi_ = std::make_unique<MpiGpuCollectives>(*levels.rail_mpi, device, stream, kernels_);
+      staged_(device, stream, levels.rail.transport->rank(), {levels.rail.plane.get()}) {
+  if (mpi) mpi_ = std::make_unique<MpiGpuCollectives>(*levels.rail.gpu_memory, device, stream, kernels_);
 }
 
 bool HierarchicalNccl::can_reduce(const Reduction& reduction) const {

@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "device/device.h"
-#include "mpi/mpi_communicator.h"
 #include "plane/data_plane.h"
 #include "plane/gpu/mpi_gpu.h"
 #include "plane/gpu/staged.h"
 #include "plane/nccl/nccl.h"
+#include "plane/rail.h"
 #include "transport/transport.h"
 
 namespace sirtaki {
@@ -24,14 +24,13 @@ namespace sirtaki {
 // The two levels of a group, and the planes between hosts.
 struct HostLevels {
   std::unique_ptr<Transport> host;  // this rank's host
-  std::unique_ptr<Transport> rail;  // the ranks with this local rank on all hosts
-  std::vector<std::unique_ptr<DataPlane>> rail_planes;
-  const MpiCommunicator* rail_mpi = nullptr;  // of `rail`, if this rank's MPI accepts GPU memory
+  Rail rail;                        // the ranks with this local rank on all hosts
 };
 
 // Collective over the group; blocks. Null on all ranks, with the reason in `why`, unless there are several hosts with
-// equally many ranks. The caller adds the planes for the rail.
-std::unique_ptr<HostLevels> make_host_levels(Transport& transport, const std::vector<int>& hosts, std::string& why);
+// equally many ranks.
+std::unique_ptr<HostLevels> make_host_levels(Transport& transport, const std::vector<int>& hosts,
+                                             const MakeRail& make_rail, std::string& why);
 
 class HierarchicalNccl {
  public:

@@ -6,7 +6,7 @@ namespace sirtaki {
 
 class SliceExchange::Wait final : public Pending {
  public:
-  Wait(SliceExchange& rails, const Rail* rail, PendingPtr other)
+  Wait(SliceExchange& rails, const RailState* rail, PendingPtr other)
       : rails_(rails), rail_(rail), other_(std::move(other)) {}
 
   bool ready() override {
@@ -16,13 +16,13 @@ class SliceExchange::Wait final : public Pending {
 
  private:
   SliceExchange& rails_;
-  const Rail* rail_;
+  const RailState* rail_;
   PendingPtr other_;
 };
 
-SliceExchange::SliceExchange(std::vector<Carrier> carriers, std::size_t room) {
-  for (auto& carrier : carriers) {
-    rails_.push_back(std::make_unique<Rail>(Rail{.carrier = std::move(carrier), .memory = HostBuffer(room)}));
+SliceExchange::SliceExchange(std::vector<Rail> rails, std::size_t room) {
+  for (Rail& rail : rails) {
+    rails_.push_back(std::make_unique<RailState>(RailState{.rail = std::move(rail), .memory = HostBuffer(room)}));
   }
 }
 
@@ -34,9 +34,9 @@ SliceExchange::~SliceExchange() {
 
 void SliceExchange::start(std::size_t piece, DType dtype, ReduceOp op, std::int64_t count) {
   if (count == 0) return;
-  Rail& rail = *rails_[piece % kCount];
+  RailState& rail = *rails_[piece % kCount];
   rail.segment = {rail.memory.data(), rail.memory.data(), count};
-  rail.task = rail.carrier.plane->allreduce({.dtype = dtype, .op = op}, {&rail.segment, 1});
+  rail.task = rail.rail.plane->allreduce({.dtype = dtype, .op = op}, {&rail.segment, 1});
   rail.running = true;
   advance();
 }

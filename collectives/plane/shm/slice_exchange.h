@@ -9,7 +9,7 @@
 #include "base/host_buffer.h"
 #include "base/task.h"
 #include "plane/data_plane.h"
-#include "transport/transport.h"
+#include "plane/rail.h"
 
 namespace sirtaki {
 
@@ -17,15 +17,10 @@ class SliceExchange {
  public:
   static constexpr std::size_t kCount = 2;
 
-  struct Carrier {
-    std::unique_ptr<Transport> transport;
-    std::unique_ptr<DataPlane> plane;
-  };
-
   // For a rank that leads nothing.
   SliceExchange() = default;
   // kCount rails; `room` is the size in bytes of the largest slice.
-  SliceExchange(std::vector<Carrier> carriers, std::size_t room);
+  SliceExchange(std::vector<Rail> rails, std::size_t room);
   SliceExchange(SliceExchange&&) = default;
   ~SliceExchange();
 
@@ -39,8 +34,8 @@ class SliceExchange {
   PendingPtr alongside(PendingPtr other);
 
  private:
-  struct Rail {
-    Carrier carrier;
+  struct RailState {
+    Rail rail;
     HostBuffer memory;
     Segment segment{};
     Task task{};
@@ -50,7 +45,7 @@ class SliceExchange {
 
   bool advance();
 
-  std::vector<std::unique_ptr<Rail>> rails_;
+  std::vector<std::unique_ptr<RailState>> rails_;
 };
 
 }  // namespace sirtaki

@@ -106,16 +106,13 @@ Task TwoLevelPlane::allreduce(Reduction reduction, std::span<const Segment> segm
 }
 
 // Every rank of the group makes the same calls, whether it leads or not.
-SliceExchange make_rails(Transport& transport, const std::vector<int>& ranks, const MakeRail& make_rail,
-                         std::size_t room) {
-  std::vector<SliceExchange::Carrier> carriers;
+SliceExchange make_rails(const std::vector<int>& ranks, const MakeRail& make_rail, std::size_t room) {
+  std::vector<Rail> rails;
   for (std::size_t i = 0; i < SliceExchange::kCount; ++i) {
-    auto rail = transport.split(ranks);
-    if (rail == nullptr) continue;
-    auto plane = make_rail(*rail);
-    carriers.push_back({std::move(rail), std::move(plane)});
+    Rail rail = make_rail(ranks);
+    if (rail.transport != nullptr) rails.push_back(std::move(rail));
   }
-  return carriers.empty() ? SliceExchange() : SliceExchange(std::move(carriers), room);
+  return rails.empty() ? SliceExchange() : SliceExchange(std::move(rails), room);
 }
 
 }  // namespace
@@ -140,7 +137,7 @@ std::unique_ptr<DataPlane> make_two_level_plane(Transport& transport, const std:
   const std::size_t slot_bytes = least_of_all(transport, channel.slot_size());
   // As wide as any wire, and a cache line for where a slice begins.
   const std::size_t room = (slot_bytes / static_cast<std::size_t>(levels.leaders) + 64) * sizeof(double);
-  SliceExchange rails = make_rails(transport, levels.rail, make_rail, room);
+  SliceExchange rails = make_rails(levels.rail, make_rail, room);
   return std::make_unique<TwoLevelPlane>(std::move(host), std::move(channel), slot_bytes, std::move(rails),
                                          levels.leaders);
 }

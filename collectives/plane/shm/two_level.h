@@ -6,18 +6,15 @@
 // get the same bits; all hosts do if the rails give the same to all their ranks.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "plane/data_plane.h"
+#include "plane/rail.h"
 #include "transport/transport.h"
 
 namespace sirtaki {
-
-// A plane that can allreduce, for the ranks of a transport. Collective over them; blocks.
-using MakeRail = std::function<std::unique_ptr<DataPlane>(Transport&)>;
 
 // Is there more than one host, and one with more than one rank? `hosts`: a number for each rank, equal where they share
 // memory.

@@ -1,4 +1,5 @@
 // Where ranks work: who shares a core with whom, and who moves away.
+#include <doctest/doctest.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -6,7 +7,6 @@
 #include <new>
 
 #include "base/clock.h"
-#include "check.h"
 #include "host/core_placement.h"
 
 namespace sirtaki::testing {
@@ -15,7 +15,7 @@ namespace {
 cpu_set_t allowed_cores() {
   cpu_set_t cores;
   CPU_ZERO(&cores);
-  check(sched_getaffinity(0, sizeof(cores), &cores) == 0, "the cores are known");
+  CHECK_MESSAGE(sched_getaffinity(0, sizeof(cores), &cores) == 0, "the cores are known");
   return cores;
 }
 
@@ -27,7 +27,7 @@ cpu_set_t only(int core) {
 }
 
 void stay_on(const cpu_set_t& cores) {
-  check(sched_setaffinity(0, sizeof(cores), &cores) == 0, "the cores may be used");
+  CHECK_MESSAGE(sched_setaffinity(0, sizeof(cores), &cores) == 0, "the cores may be used");
 }
 
 std::uint32_t seat_of(int core) { return static_cast<std::uint32_t>(core + 1); }
@@ -41,30 +41,34 @@ std::shared_ptr<HostBells> make_bells(int ranks) {
   return std::make_shared<HostBells>(ShmSegment::of_threads(memory, size), ranks);
 }
 
-void sees_who_shares_its_core(const cpu_set_t& all) {
+TEST_CASE("A rank sees which ranks share its core") {
+  const cpu_set_t all = allowed_cores();
   const auto bells = make_bells(3);
   const int here = sched_getcpu();
   stay_on(only(here));
   const CorePlacement seats(bells, 1);
-  check(!seats.shared() && !seats.shared_with(0), "nobody has said where he is");
-  check_equal(bells->of(1).seat.load(), seat_of(here), "the own seat");
+  CHECK_MESSAGE(!seats.shared(), "nobody has said where he is");
+  CHECK_MESSAGE(!seats.shared_with(0), "nobody has said where he is");
+  CHECK_MESSAGE(bells->of(1).seat.load() == seat_of(here), "the own seat");
   bells->of(2).seat = seat_of(here);
-  check(seats.shared() && seats.shared_with(2) && !seats.shared_with(0), "rank 2 is here");
+  CHECK_MESSAGE(seats.shared(), "rank 2 is here");
+  CHECK_MESSAGE(seats.shared_with(2), "rank 2 is here");
+  CHECK_MESSAGE(!seats.shared_with(0), "rank 2 is here");
   bells->of(2).seat = seat_of(here + 1);
-  check(!seats.shared(), "rank 2 has gone");
+  CHECK_MESSAGE(!seats.shared(), "rank 2 has gone");
   stay_on(all);
 }
 
-void counts_the_cores_of_all_ranks() {
+TEST_CASE("The cores of all ranks are counted together") {
   const auto bells = make_bells(2);
   CorePlacement seats(bells, 0);
   seats.publish();
   const cpu_set_t own = allowed_cores();
-  check(CPU_EQUAL(&bells->of(0).allowed, &own), "says what it may use");
+  CHECK_MESSAGE(CPU_EQUAL(&bells->of(0).allowed, &own), "says what it may use");
   bells->of(0).allowed = bells->of(1).allowed = only(0);
-  check(!seats.suffice(), "one core for two");
+  CHECK_MESSAGE(!seats.suffice(), "one core for two");
   bells->of(1).allowed = only(1);
-  check(seats.suffice(), "a core for each");
+  CHECK_MESSAGE(seats.suffice(), "a core for each");
 }
 
 // Tries to, from a core on which a rank has begun to rest in that way.
@@ -86,33 +90,26 @@ bool moves_away(const cpu_set_t& allowed, Rest rest) {
     moved = seats.move_apart();
   }
   if (moved) {
-    check(bells->of(0).seat != seat_of(here), "went to another core");
+    CHECK_MESSAGE(bells->of(0).seat != seat_of(here), "went to another core");
     bells->of(1).seat = bells->of(0).seat.load();
     const bool again = seats.move_apart();
-    check(!again || Clock::now() - begun > kLong, "does not move again so soon");
+    CHECK_MESSAGE((!again || Clock::now() - begun > kLong), "does not move again so soon");
   }
   const cpu_set_t after = allowed_cores();
-  check(CPU_EQUAL(&after, &allowed), "may use the same cores as before");
+  CHECK_MESSAGE(CPU_EQUAL(&after, &allowed), "may use the same cores as before");
   return moved;
 }
 
-void moves_from_ranks_that_are_busy(const cpu_set_t& all) {
+TEST_CASE("A rank moves away from a core on which another rank is busy") {
+  const cpu_set_t all = allowed_cores();
   const bool has_choice = CPU_COUNT(&all) > 1;
   for (const Rest rest : {Rest::kNone, Rest::kNapping, Rest::kHelper}) {
-    check_equal(moves_away(all, rest), has_choice, "moves if it can");
+    CHECK_MESSAGE(moves_away(all, rest) == has_choice, "moves if it can");
   }
-  check(!moves_away(all, Rest::kAsleep), "one at rest may come from elsewhere");
-  check(!moves_away(only(sched_getcpu()), Rest::kNone), "has nowhere to go");
+  CHECK_MESSAGE(!moves_away(all, Rest::kAsleep), "one at rest may come from elsewhere");
+  CHECK_MESSAGE(!moves_away(only(sched_getcpu()), Rest::kNone), "has nowhere to go");
   stay_on(all);
 }
 
 }  // namespace
 }  // namespace sirtaki::testing
-
-int main() {
-  using namespace sirtaki::testing;
-  const cpu_set_t all = allowed_cores();
-  sees_who_shares_its_core(all);
-  counts_the_cores_of_all_ranks();
-  moves_from_ranks_that_are_busy(all);
-}

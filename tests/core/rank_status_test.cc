@@ -1,10 +1,12 @@
 // How the ranks of a job say what they are doing, to whoever asks one of them.
+#include <doctest/doctest.h>
+
 #include <atomic>
 #include <barrier>
 
 #include "agreement/rank_status.h"
-#include "check.h"
 #include "engine_jobs.h"
+#include "expect.h"
 
 namespace sirtaki::testing {
 namespace {
@@ -16,7 +18,7 @@ std::shared_ptr<Work> asked_for(Engine& engine, std::vector<float>& data, const 
 }
 
 // Rank 1's interpreter answers, rank 2's does not, and rank 0 waits for both.
-void any_rank_can_be_asked_how_all_stand() {
+TEST_CASE("Any rank reports the state of all ranks") {
   std::barrier all(3);
   run_ranks(
       3,
@@ -38,13 +40,13 @@ void any_rank_can_be_asked_how_all_stand() {
             check_contains(job_status, part);
           }
           check_contains(engine.report(), "stack of 1");
-          check(engine.report().find("rank 0") == std::string::npos, "of itself only");
+          CHECK_MESSAGE(engine.report().find("rank 0") == std::string::npos, "of itself only");
         }
         all.arrive_and_wait();
         if (rank != 0) second = asked_for(engine, data, "second");
         wait(second);
         engine.shutdown();
-        check_equal(engine.report(), "the job has ended", "after the end");
+        CHECK_MESSAGE(engine.report() == "the job has ended", "after the end");
         answers.join();
       },
       [](int) {
@@ -54,7 +56,7 @@ void any_rank_can_be_asked_how_all_stand() {
       });
 }
 
-void a_failed_job_says_why() {
+TEST_CASE("A failed job reports its cause") {
   run_ranks(2, [](Engine& engine, int rank) {
     if (rank == 1) engine.fail_job({FailureKind::kException, -1, "", "boom", 0, "train.py:7", -1});
     while (engine.failure().empty()) std::this_thread::yield();
@@ -65,23 +67,16 @@ void a_failed_job_says_why() {
   });
 }
 
-void the_oldest_come_first_and_not_all_are_shown() {
+TEST_CASE("The oldest pending calls come first, and the list is short") {
   const Clock::time_point now{std::chrono::seconds(100)};
   std::vector<PendingCall> pending;
   for (int i = 0; i < 10; ++i) {
     pending.push_back({"t" + std::to_string(i), Verb::kBroadcast, "", now - std::chrono::seconds(i), "under way"});
   }
   const std::string text = list_pending(pending, now);
-  check(text.starts_with("\n    broadcast 't9' for 9.0 s: under way\n    broadcast 't8' for 8.0 s"), text);
-  check(text.ends_with("\n    and 2 more"), text);
+  CHECK_MESSAGE(text.starts_with("\n    broadcast 't9' for 9.0 s: under way\n    broadcast 't8' for 8.0 s"), text);
+  CHECK_MESSAGE(text.ends_with("\n    and 2 more"), text);
 }
 
 }  // namespace
 }  // namespace sirtaki::testing
-
-int main() {
-  using namespace sirtaki::testing;
-  any_rank_can_be_asked_how_all_stand();
-  a_failed_job_says_why();
-  the_oldest_come_first_and_not_all_are_shown();
-}

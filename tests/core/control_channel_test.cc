@@ -1,8 +1,10 @@
 // Control messages that are lost, overtaken, doubled or damaged on the way are noticed, and said what happened.
+#include <doctest/doctest.h>
+
 #include <random>
 
 #include "base/error.h"
-#include "check.h"
+#include "expect.h"
 #include "transport/control_channel.h"
 #include "transport/loopback.h"
 
@@ -25,24 +27,25 @@ class Wire {
   Bytes sealed(std::size_t size) {
     sender_.send(0, bytes_of(size));
     Message message;
-    check(transports_[0]->receive(message), "nothing was sent");
+    CHECK_MESSAGE(transports_[0]->receive(message), "nothing was sent");
     return message.bytes;
   }
   void pass_on(Bytes bytes) { transports_[1]->send(0, std::move(bytes)); }
   void comes(std::size_t size, int from = 1) {
     Message message;
-    check(receiver_.receive(message) && message.from == from && message.bytes == bytes_of(size),
-          "it came as it was sent");
+    CHECK_MESSAGE(receiver_.receive(message), "it came as it was sent");
+    CHECK_MESSAGE(message.from == from, "it came as it was sent");
+    CHECK_MESSAGE(message.bytes == bytes_of(size), "it came as it was sent");
   }
   void is_refused(const std::string& why) {
     Message message;
     const auto error = expect_throw<Error>([&] { receiver_.receive(message); }, why);
-    check(error.kind() == ErrorKind::kAborted, "kind");
+    CHECK(error.kind() == ErrorKind::kAborted);
     check_contains(error.what(), "the control messages from rank 7 to rank 4 are broken: " + why);
   }
   void nothing_comes() {
     Message message;
-    check(!receiver_.receive(message), "something came");
+    CHECK_MESSAGE(!receiver_.receive(message), "something came");
   }
   Transport& of(int rank) { return *transports_[static_cast<std::size_t>(rank)]; }
 
@@ -52,7 +55,7 @@ class Wire {
   ControlChannel receiver_;
 };
 
-void what_is_whole_and_in_order_comes() {
+TEST_CASE("Complete messages arrive in order") {
   Wire wire;
   for (const std::size_t size : {0, 1, 7, 8, 9, 100'000}) {
     wire.pass_on(wire.sealed(size));
@@ -61,7 +64,7 @@ void what_is_whole_and_in_order_comes() {
   wire.nothing_comes();
 }
 
-void what_is_lost_is_noticed_by_the_next() {
+TEST_CASE("A lost message is detected when the next message arrives") {
   Wire wire;
   wire.pass_on(wire.sealed(3));
   wire.comes(3);
@@ -70,7 +73,7 @@ void what_is_lost_is_noticed_by_the_next() {
   wire.is_refused("message 3 came where message 2 was due");
 }
 
-void what_is_overtaken_or_doubled_is_noticed() {
+TEST_CASE("A reordered or repeated message is detected") {
   Wire overtaken;
   const Bytes first = overtaken.sealed(3);
   overtaken.pass_on(overtaken.sealed(4));
@@ -86,7 +89,7 @@ void what_is_overtaken_or_doubled_is_noticed() {
   doubled.is_refused("message 1 came again where message 2 was due");
 }
 
-void damage_is_noticed() {
+TEST_CASE("A damaged message is detected") {
   std::mt19937 random(1);
   for (const std::size_t size : {0, 1, 8, 30, 1000}) {
     Wire lengths;
@@ -107,7 +110,7 @@ void damage_is_noticed() {
 }
 
 // After a fault the others are heard still, so that they can be told.
-void the_others_are_heard_still() {
+TEST_CASE("Messages of the other ranks still arrive after one rank's were damaged") {
   Wire wire;
   wire.pass_on(Bytes(3));
   wire.is_refused("message 1 came damaged");
@@ -120,12 +123,3 @@ void the_others_are_heard_still() {
 
 }  // namespace
 }  // namespace sirtaki::testing
-
-int main() {
-  using namespace sirtaki::testing;
-  what_is_whole_and_in_order_comes();
-  what_is_lost_is_noticed_by_the_next();
-  what_is_overtaken_or_doubled_is_noticed();
-  damage_is_noticed();
-  the_others_are_heard_still();
-}

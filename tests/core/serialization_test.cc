@@ -1,11 +1,13 @@
 // The wire format: what was written is read, and nothing else is accepted.
+#include <doctest/doctest.h>
+
 #include <cmath>
 #include <limits>
 #include <random>
 
 #include "agreement/messages.h"
 #include "base/serialization.h"
-#include "check.h"
+#include "expect.h"
 
 namespace sirtaki::testing {
 namespace {
@@ -27,7 +29,7 @@ Request sample_request() {
 
 FailureCause sample_cause() { return {FailureKind::kPassedLimit, 3, "a host", "two\nlines", 1.5e9, "train.py:41", 1}; }
 
-void numbers_survive() {
+TEST_CASE("Numbers survive encoding") {
   const std::uint64_t unsigned_values[] = {0, 1, 127, 128, 1ULL << 32, std::numeric_limits<std::uint64_t>::max()};
   const std::int64_t signed_values[] = {
       0, -1, 63, -64, std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
@@ -37,13 +39,13 @@ void numbers_survive() {
   writer.real(0.1);
   const Bytes bytes = writer.take();
   Reader reader(bytes);
-  for (const auto value : unsigned_values) check_equal(reader.number(), value, "unsigned");
-  for (const auto value : signed_values) check_equal(reader.integer(), value, "signed");
-  check_equal(reader.real(), 0.1, "real");
+  for (const auto value : unsigned_values) CHECK(reader.number() == value);
+  for (const auto value : signed_values) CHECK(reader.integer() == value);
+  CHECK(reader.real() == 0.1);
   reader.finish();
 }
 
-void announcements_survive() {
+TEST_CASE("Announcements survive encoding") {
   Announcement announcement;
   announcement.seen = 12;
   announcement.leaving = true;
@@ -52,13 +54,15 @@ void announcements_survive() {
   announcement.wants_job_status = true;
   announcement.votes = {{.slot = 5, .sequence = 9, .request = {}}, {.request = sample_request()}};
   const Announcement read = decode_announcement(encode(announcement));
-  check_equal(read.seen, 12U, "seen");
-  check(read.leaving && read.failure == sample_cause() && read.wants_job_status && read.report == RankStatus{"", "stack"},
-        "flags");
-  check_equal(read.votes.size(), 2U, "votes");
-  check_equal(read.votes[0].slot, 5, "slot");
-  check_equal(read.votes[0].sequence, 9U, "sequence");
-  check(read.votes[1].request == sample_request(), "request");
+  CHECK(read.seen == 12U);
+  CHECK_MESSAGE(read.leaving, "flags");
+  CHECK(read.failure == sample_cause());
+  CHECK_MESSAGE(read.wants_job_status, "flags");
+  CHECK(read.report == RankStatus{"", "stack"});
+  REQUIRE(read.votes.size() == 2U);
+  CHECK(read.votes[0].slot == 5);
+  CHECK(read.votes[0].sequence == 9U);
+  CHECK(read.votes[1].request == sample_request());
 }
 
 Verdict sample_verdict() {
@@ -78,30 +82,33 @@ Verdict sample_verdict() {
   return verdict;
 }
 
-void verdicts_survive() {
+TEST_CASE("Verdicts survive encoding") {
   const Verdict read = decode_verdict(encode(sample_verdict()));
-  check_equal(read.number, 3U, "number");
-  check_equal(read.batches.size(), 2U, "batches");
-  check_equal(read.batches[0][0].contributors, 3, "contributors");
-  check(!read.batches[0][0].agreement, "known slot carries nothing");
-  check(read.batches[1][0].agreement->request == sample_request(), "agreement");
-  check(read.batches[1][0].agreement->sizes == std::vector<std::int64_t>{4, 5}, "sizes");
-  check_equal(read.refusals[0].message, "because", "refusal");
-  check(read.plan == std::vector<std::vector<CacheSlot>>{{7, 1}, {3}}, "plan");
-  check(read.forgotten == std::vector<std::int64_t>{8, 9} && read.asked == std::vector<std::int64_t>{2}, "lists");
-  check(read.last_joined == 4 && read.all_left && read.failure == sample_cause() && read.job_status == "all well",
-        "end");
+  CHECK(read.number == 3U);
+  REQUIRE(read.batches.size() == 2U);
+  CHECK(read.batches[0][0].contributors == 3);
+  CHECK_MESSAGE(!read.batches[0][0].agreement, "known slot carries nothing");
+  CHECK(read.batches[1][0].agreement->request == sample_request());
+  CHECK(read.batches[1][0].agreement->sizes == std::vector<std::int64_t>{4, 5});
+  CHECK(read.refusals[0].message == "because");
+  CHECK(read.plan == std::vector<std::vector<CacheSlot>>{{7, 1}, {3}});
+  CHECK(read.forgotten == std::vector<std::int64_t>{8, 9});
+  CHECK(read.asked == std::vector<std::int64_t>{2});
+  CHECK(read.last_joined == 4);
+  CHECK_MESSAGE(read.all_left, "end");
+  CHECK(read.failure == sample_cause());
+  CHECK(read.job_status == "all well");
 }
 
-void a_repeated_vote_is_small() {
+TEST_CASE("A repeated vote is small") {
   Announcement announcement;
   announcement.seen = 1000;
   for (int slot = 0; slot < 161; ++slot) announcement.votes.push_back({.slot = slot, .sequence = 0, .request = {}});
-  check(encode(announcement).size() < 600, "161 repeated votes take less than 600 bytes");
+  CHECK_MESSAGE(encode(announcement).size() < 600, "161 repeated votes take less than 600 bytes");
 }
 
 // Every truncation and a great many corruptions either decode to something or throw Error; they never crash or loop.
-void damage_is_refused_or_harmless() {
+TEST_CASE("Damaged bytes are refused or harmless") {
   const Bytes good = encode(sample_verdict());
   for (std::size_t length = 0; length < good.size(); ++length) {
     expect_throw<Error>([&] { decode_verdict(std::span(good).first(length)); }, "truncated verdict");
@@ -124,12 +131,3 @@ void damage_is_refused_or_harmless() {
 
 }  // namespace
 }  // namespace sirtaki::testing
-
-int main() {
-  using namespace sirtaki::testing;
-  numbers_survive();
-  announcements_survive();
-  verdicts_survive();
-  a_repeated_vote_is_small();
-  damage_is_refused_or_harmless();
-}

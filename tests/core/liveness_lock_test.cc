@@ -1,4 +1,5 @@
 // A process that has died is told from one that lives and from one that has left in order.
+#include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -6,18 +7,16 @@
 
 #include <new>
 
-#include "check.h"
 #include "sleep/liveness_lock.h"
 
 namespace {
 
 using sirtaki::LivenessLock;
-using sirtaki::testing::check;
 
 // A process that begins, perhaps ends in order, and then says so and lives on.
 pid_t start(LivenessLock& life, bool ends) {
   int pipe_ends[2];
-  check(pipe(pipe_ends) == 0, "pipe");
+  CHECK(pipe(pipe_ends) == 0);
   const pid_t child = fork();
   if (child == 0) {
     life.begin();
@@ -26,7 +25,7 @@ pid_t start(LivenessLock& life, bool ends) {
     while (true) pause();
   }
   char byte = 0;
-  check(read(pipe_ends[0], &byte, 1) == 1, "the child has not begun");
+  CHECK_MESSAGE(read(pipe_ends[0], &byte, 1) == 1, "the child has not begun");
   return child;
 }
 
@@ -35,20 +34,20 @@ void end(pid_t child) {
   waitpid(child, nullptr, 0);
 }
 
-}  // namespace
-
-int main() {
+TEST_CASE("A dead process is told from a live one and from one that ended in order") {
   void* memory = mmap(nullptr, 2 * sizeof(LivenessLock), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  check(memory != MAP_FAILED, "mmap");
+  REQUIRE_MESSAGE(memory != MAP_FAILED, "mmap");
   auto* lives = std::launder(reinterpret_cast<LivenessLock*>(memory));
   lives[0].prepare();
   lives[1].prepare();
-  check(!lives[0].has_died(), "before it has begun");
+  CHECK_MESSAGE(!lives[0].has_died(), "before it has begun");
   const pid_t one = start(lives[0], false);
   const pid_t other = start(lives[1], true);
-  check(!lives[0].has_died() && !lives[0].has_died(), "while it lives");
+  for (int i = 0; i < 2; ++i) CHECK_MESSAGE(!lives[0].has_died(), "while it lives");
   end(one);
   end(other);
-  check(lives[0].has_died() && lives[0].has_died(), "killed, and asked twice");
-  check(!lives[1].has_died(), "killed after it had left in order");
+  for (int i = 0; i < 2; ++i) CHECK_MESSAGE(lives[0].has_died(), "killed");
+  CHECK_MESSAGE(!lives[1].has_died(), "killed after it had left in order");
 }
+
+}  // namespace

@@ -1,0 +1,159 @@
+#include "process.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+#include "bindings.h"
+#include "fabric/mpi_fabric.h"
+#include "fork.h"
+#include "mpi/mpi_session.h"
+#include "outside.h"
+
+namespace sirtaki {
+namespace {
+
+struct Process {
+  std::mutex mutex;  // who makes and ends engines
+  std::mutex engine_mutex;
+  std::shared_ptr<Engine> engine;
+  std::unique_ptr<Outside> outside;
+  bool failed = false;                  // the last job
+  std::unique_ptr<MpiSession> session;  // outlives engines: MPI can be initialised only once
+};
+
+Process& process() {
+  static auto* const instance = new Process;  // kept until the process is gone, since other threads may still be here
+  return *instance;
+}
+
+void set_engine(std::shared_ptr<Engine> engine) {
+  const std::lock_guard lock(process().engine_mutex);
+  process().engine.swap(engine);
+}
+
+constexpr std::chrono::seconds kPatienceWithStarter{3};
+constexpr const char* kNotInitialized = "Sirtaki has not been initialized; use init().";
+
+void say(int rank, bool with_time, const std::string& line) {
+  const std::string text = "sirtaki: " + (with_time ? time_of_day(wall_clock()) + " " : "") + "[rank " +
+                           std::to_string(rank) + "] " + line + "\n";
+  if (::write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // nobody to tell
+}
+
+MpiCommunicator base_communicator(const MpiSession& session, const StartOptions& start) {
+  if (start.comm_handle != 0) return session.duplicate(start.comm_handle);
+  return start.comm_ranks.empty() ? session.world() : session.of_ranks(start.comm_ranks);
+}
+
+PlaneOptions plane_options(const Settings& settings, const std::function<void(const std::string&)>& tell) {
+  return {.shared_memory = settings.shared_memory,
+          .hierarchical_allreduce = settings.hierarchical_allreduce,
+          .gpus = gpu_options(settings, tell, [] { return engine_to_use()->topology().local_rank; }),
+          .tell = tell};
+}
+
+// A rank whose program ended well in a job that failed. If it left first, its exit code would be the job's.
+void let_others_leave_first(int status, void*) {
+  if (status != 0) return;
+  std::this_thread::sleep_for(kPatienceWithStarter);
+  _exit(1);
+}
+
+}  // namespace
+
+std::shared_ptr<Engine> find_engine() {
+  if (is_forked_child()) return process().engine;  // another thread may have held the mutex when this process began
+  const std::lock_guard lock(process().engine_mutex);
+  return process().engine;
+}
+
+std::shared_ptr<Engine> engine_to_ask() {
+  auto engine = find_engine();
+  if (engine == nullptr) throw Error(ErrorKind::kInvalidArgument, kNotInitialized);
+  return engine;
+}
+
+std::shared_ptr<Engine> engine_to_look_into() {
+  refuse_forked_child();
+  return engine_to_ask();
+}
+
+std::shared_ptr<Engine> engine_to_use() {
+  refuse_forked_child();
+  auto engine = find_engine();
+  if (engine == nullptr) throw Error(ErrorKind::kPrecondition, kNotInitialized);
+  return engine;
+}
+
+void start_engine(const StartOptions& start) {
+  refuse_forked_child();
+  const std::lock_guard lock(process().mutex);
+  if (process().engine != nullptr) return;
+  EngineOptions options;
+  options.settings = Settings::from_environment();
+  options.program = start.program;
+  options.stacks_by_force = stacks_by_force;
+  const bool takes_usr1 = usr1_is_free();
+  if (process().session == nullptr) {
+    const auto threads = options.settings.mpi_threads ? MpiThreads::kMultiple : MpiThreads::kSerialized;
+    process().session = std::make_unique<MpiSession>(load_mpi(start.mpi_libraries), threads);
+  }
+  MpiCommunicator communicator = base_communicator(*process().session, start);
+  options.say = [rank = communicator.rank(), settings = options.settings](const std::string& line) {
+    if (settings.says_warnings) say(rank, settings.says_time, line);
+  };
+  auto world = make_mpi_fabric(std::move(communicator), plane_options(options.settings, options.say));
+  set_engine(std::make_shared<Engine>(std::move(options), std::move(world)));
+  process().outside = std::make_unique<Outside>(find_engine(), start.launcher, takes_usr1);
+  watch_forks();
+}
+
+std::optional<FailureCause> end_engine() {
+  const auto engine = find_engine();
+  if (engine == nullptr || is_forked_child()) return std::nullopt;
+  engine->shutdown();
+  const std::lock_guard lock(process().mutex);
+  const std::optional<FailureCause> cause = engine->cause();
+  process().failed = !engine->failure().empty();
+  process().outside.reset();
+  set_engine(nullptr);
+  return cause;
+}
+
+void finalize(bool supervised) {
+  if (is_forked_child()) return;
+  const std::lock_guard lock(process().mutex);
+  if (process().failed) {
+    if (!supervised) on_exit(&let_others_leave_first, nullptr);
+    return;
+  }
+  if (process().session != nullptr && process().engine == nullptr) process().session->finalize();
+}
+
+void abort_job(int exit_code) {
+  const auto engine = find_engine();
+  if (engine != nullptr && !is_forked_child()) {
+    engine->abort_job(exit_code);
+    // MPI_Abort may return before the starter has acted on it. A process that left at once was seen to make MPICH's
+    // mpiexec miss the message and the death alike, so that the other ranks lived on.
+    std::this_thread::sleep_for(kPatienceWithStarter);
+  }
+  _exit(exit_code);
+}
+
+bool mpi_threads_supported() {
+  engine_to_ask();
+  return process().session->multiple_threads();
+}
+
+std::map<std::string, std::string> mpi_info(const std::vector<std::string>& paths) {
+  refuse_forked_child();
+  const std::lock_guard lock(process().mutex);
+  return describe(process().session != nullptr ? process().session->library() : *load_mpi(paths));
+}
+
+}  // namespace sirtaki

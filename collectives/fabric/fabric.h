@@ -1,0 +1,51 @@
+// How the ranks of one group reach each other: the transport for their messages, the data planes for their tensors, and
+// the end of the job. Each kind of network (MPI, threads of one process) is one file that derives from Fabric. All
+// calls come from one thread at a time.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "host/host_bells.h"
+#include "plane/planes.h"
+#include "transport/transport.h"
+
+namespace sirtaki {
+
+class Fabric {
+ public:
+  virtual ~Fabric() = default;
+
+  // The same object until share_memory(); the planes use it, so the fabric outlives them.
+  Transport& transport() const { return *transport_; }
+
+  // For the fabric of the whole job, if all ranks share a host: control messages go through shared memory from now on,
+  // in each fabric that is split off, too. Collective; blocks. Changes nothing, on all ranks, where memory is lacking.
+  void share_memory(std::shared_ptr<HostBells> bells);
+
+  // In order of preference, the same order on all ranks. Each call makes new planes. `hosts`: a number for each rank,
+  // equal where ranks share a host. Collective; blocks.
+  virtual DataPlanes make_planes(const std::vector<int>& hosts) = 0;
+
+  // A fabric for some of the ranks, in the order given; null on the other ranks. Collective over all ranks; blocks.
+  std::unique_ptr<Fabric> split(const std::vector<int>& ranks);
+
+  // Ends the processes of all ranks of the job, if the network can do that. May not return.
+  void abort_job(int exit_code) { transport_->abort_job(exit_code); }
+
+ protected:
+  explicit Fabric(std::unique_ptr<Transport> transport) : transport_(std::move(transport)) {}
+
+ private:
+  // split(), without shared memory for control messages.
+  virtual std::unique_ptr<Fabric> split_network(const std::vector<int>& ranks) = 0;
+  void share_memory(std::shared_ptr<HostBells> bells, std::vector<int> job_ranks);
+
+  std::unique_ptr<Transport> transport_;
+  // Null while control messages go through the network.
+  std::shared_ptr<HostBells> bells_;
+  std::vector<int> job_ranks_;  // for each rank of this group, the number of its bell
+};
+
+}  // namespace sirtaki

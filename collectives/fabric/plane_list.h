@@ -1,0 +1,47 @@
+// The data planes of a group, in order of preference.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plane/gpu/gpu.h"
+#include "plane/planes.h"
+#include "plane/rail.h"
+#include "transport/transport.h"
+
+namespace sirtaki {
+
+enum class PlaneKind { kSharedMemory, kTwoLevel, kNetwork, kPointToPoint, kGpu };
+
+// Everything that the list depends on. All ranks have agreed on these facts before.
+struct PlaneFacts {
+  std::vector<int> hosts;           // a number for each rank, equal where ranks share a host
+  bool shared_memory = true;        // may ranks of a host use it?
+  bool network_collectives = true;  // has the network collectives of its own?
+};
+
+// The one list of data planes. Each batch runs on the first that can do it.
+std::vector<PlaneKind> order_of_planes(const PlaneFacts& facts);
+
+struct PlaneOptions {
+  bool shared_memory = true;
+  bool hierarchical_allreduce = false;             // of GPU tensors
+  GpuOptions gpus{};                               // without `mpi` and `levels`, which differ between groups
+  std::function<void(const std::string&)> tell{};  // one line for people
+};
+
+// What a network contributes to the planes of one group.
+struct NetworkPlanes {
+  std::function<std::unique_ptr<DataPlane>()> make_plane{};  // its own collectives; empty: it has none
+  MakeRail make_rail{};
+  const MpiCommunicator* gpu_memory = nullptr;  // if the MPI of this rank accepts GPU memory
+};
+
+// Makes the planes of order_of_planes(). If a host lacks shared memory, the list goes without on all ranks. Collective
+// over the transport's ranks; blocks. The transport outlives the planes.
+DataPlanes make_planes(Transport& transport, const std::vector<int>& hosts, const PlaneOptions& options,
+                       const NetworkPlanes& network);
+
+}  // namespace sirtaki
