@@ -48,7 +48,7 @@ std::vector<Bytes> announcements() {
   votes.votes.push_back({.slot = 0, .sequence = 2, .request = {}});
   votes.standing = std::vector{StandingWait{"a", "b"}};
   Announcement last;
-  last.leaving = last.asks = last.wants_job_status = true;
+  last.leaving = last.wants_heartbeat = last.wants_job_status = true;
   last.report = RankStatus{"waits for 'x'", "a stack"};
   Announcement failed;
   failed.failure =
