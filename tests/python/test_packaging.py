@@ -1,5 +1,6 @@
 """The package: no framework, CUDA or MPI at build time, one place for each fact, and tested versions for everything."""
 
+import ast
 import importlib
 import re
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import sirtaki
+from sirtaki.native import core
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -41,7 +43,7 @@ def test_build_needs_no_framework_and_no_mpi() -> None:
 def test_cmake_looks_for_no_framework_and_no_mpi() -> None:
     files = (TOP / "CMakeLists.txt", *TOP.glob("cmake/*.cmake"))
     text = "\n".join(re.sub(r"#.*", "", file.read_text()) for file in files)
-    assert set(re.findall(r"find_package\((\w+)", text)) <= {"Threads", "Python", "pybind11"}
+    assert set(re.findall(r"find_package\((\w+)", text)) <= {"Threads", "Python", "pybind11", "doctest"}
     assert not re.search(r"\b(torch|tensorflow|cuda|nccl|mpicc|execute_process)\b", text, re.IGNORECASE)
 
 
@@ -81,6 +83,23 @@ def test_import_loads_no_framework() -> None:
     program = f"import sirtaki, sys; print([name for name in {ABSENT} + ('mpi4py', 'numpy') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_type_checkers_of_users_find_the_annotations() -> None:
+    package = Path(sirtaki.__file__).parent
+    assert [name for name in ("py.typed", "_core.pyi") if not (package / name).is_file()] == []
+
+
+def test_stub_describes_all_of_the_core() -> None:
+    tree = ast.parse((TOP / "frameworks/sirtaki/_core.pyi").read_text())
+    aliases = {target.id for node in tree.body if isinstance(node, ast.Assign) for target in node.targets}
+    described = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    described |= {node.target.id for node in tree.body if isinstance(node, ast.AnnAssign)}
+    assert described == {name for name in dir(core) if not name.startswith("_")} - aliases
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef)} - {"__buffer__"}
+            assert [name for name in methods if not hasattr(getattr(core, node.name), name)] == []
 
 
 def test_version_stands_in_one_place() -> None:
