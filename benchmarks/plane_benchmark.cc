@@ -17,11 +17,11 @@
 #include <string>
 #include <vector>
 
-#include "host_buffer.h"
-#include "plane/blocking.h"
-#include "plane/shm.h"
+#include "base/host_buffer.h"
+#include "host/wait_for.h"
+#include "plane/shm/shm.h"
 #include "transport/mpi.h"
-#include "transport/mpi_session.h"
+#include "mpi/mpi_session.h"
 
 namespace sirtaki {
 namespace {

@@ -18,9 +18,9 @@
 #include <string>
 #include <vector>
 
-#include "coordinator.h"
-#include "plan.h"
-#include "response_cache.h"
+#include "coordinator/coordinator.h"
+#include "locked_plan/locked_plan.h"
+#include "agreement/response_cache.h"
 
 namespace sirtaki {
 namespace {
@@ -178,11 +178,11 @@ class Job {
     if (!verdict.plan.empty()) lock(verdict.plan);
   }
 
-  void lock(const std::vector<std::vector<Slot>>& slots_of_batches) {
+  void lock(const std::vector<std::vector<CacheSlot>>& slots_of_batches) {
     LockedPlan::Batches batches;
-    for (const std::vector<Slot>& slots : slots_of_batches) {
+    for (const std::vector<CacheSlot>& slots : slots_of_batches) {
       auto& batch = batches.emplace_back();
-      for (const Slot slot : slots) batch.push_back(cache_.at(slot));
+      for (const CacheSlot slot : slots) batch.push_back(cache_.at(slot));
     }
     plan_.emplace(batches, ranks_, Clock::now());
     may_plan_ = false;

@@ -5,17 +5,17 @@
 #include <atomic>
 #include <vector>
 
+#include "base/error.h"
 #include "device/cuda_kernels.h"
-#include "error.h"
-#include "kernels.h"
+#include "math/kernels.h"
 
 namespace sirtaki {
 namespace {
 
 CuAddress address(const void* memory) { return static_cast<CuAddress>(reinterpret_cast<std::uintptr_t>(memory)); }
 
-// Makes a context current for the calls of a scope, which do no harm to a graph that some thread of the program
-// captures meanwhile. Destructors must not throw, and a context that could be pushed can be popped.
+// Makes a context current within a scope, in a capture mode that does not disturb a graph capture in another thread.
+// Destructors must not throw: a context that was pushed can be popped.
 class Current {
  public:
   Current(const CudaDriver& driver, CuContext context) : driver_(driver) {
@@ -33,7 +33,7 @@ class Current {
   int mode_ = kCuCaptureModeRelaxed;
 };
 
-// Events that were made and are not in use.
+// Events that exist and are not in use.
 class EventPool {
  public:
   EventPool(const CudaDriver& driver, CuContext context) : driver_(driver), context_(context) {}
@@ -65,7 +65,7 @@ class EventPool {
   std::vector<CuEvent> idle_;
 };
 
-// Streams that were waiting keep the point as it was when they began to, so that the event can be used again.
+// A waiting stream keeps the point as recorded when the wait was queued, so the event can be recorded again.
 class CudaEvent final : public Event {
  public:
   CudaEvent(const CudaDriver& driver, EventPool& pool, CuContext context, Stream stream, std::uint64_t number)
@@ -160,7 +160,7 @@ class CudaDevice final : public Device {
   }
 
   EventPtr record_all() override {
-    // No stream has the context's address, and events of all streams follow one another.
+    // Stands for all streams: no stream has the context's address, and event numbers grow over all streams.
     const auto event = std::make_shared<CudaEvent>(*driver_, events_, context_, context_, ++recorded_);
     const Current current(*driver_, context_);
     event->record_all();
@@ -225,7 +225,7 @@ class CudaDevice final : public Device {
   }
 
  private:
-  // When the process ends the driver may go before the last owner; then there is nothing left to give back.
+  // At process exit the driver may be unloaded before the last owner; then nothing needs to be freed.
   template <typename Call>
   void release(const Call& call) noexcept {
     try {
@@ -285,7 +285,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<CudaKernels> kernels_;
 };
 
-// Its UUID, which containers and renumbering by CUDA_VISIBLE_DEVICES leave alone.
+// The GPU's UUID, which is the same in containers and under CUDA_VISIBLE_DEVICES.
 std::string identity_of(const CudaDriver& driver, CuDevice device) {
   std::array<unsigned char, 16> uuid{};
   driver.check(driver.DeviceGetUuid(uuid.data(), device), "cuDeviceGetUuid");

@@ -1,4 +1,4 @@
-// GPUs by the CUDA driver.
+// NVIDIA GPUs through the CUDA driver library.
 #pragma once
 
 #include <functional>
@@ -13,13 +13,13 @@
 
 namespace sirtaki {
 
-// `compiler` is asked for when the first kernel is needed.
+// `compiler` is called when the first kernel is needed.
 using FindNvrtc = std::function<std::shared_ptr<const Nvrtc>(std::string& why)>;
 
 // Uses the primary context, which the frameworks use too. Throws Error(kPrecondition) if there is no such GPU.
 std::unique_ptr<Device> make_cuda_device(std::shared_ptr<const CudaDriver> driver, int number, FindNvrtc compiler);
 
-// All GPUs of this process, each made when first asked for; any thread. Never destroyed before the process ends.
+// All GPUs of this process, each made at its first use; any thread may call. Never destroyed before the process ends.
 class CudaDevices {
  public:
   explicit CudaDevices(FindNvrtc compiler) : compiler_(std::move(compiler)) {}

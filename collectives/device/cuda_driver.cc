@@ -2,8 +2,8 @@
 
 #include <stdexcept>
 
-#include "error.h"
-#include "transport/symbol_reader.h"
+#include "base/error.h"
+#include "loader/symbol_reader.h"
 
 namespace sirtaki {
 namespace {

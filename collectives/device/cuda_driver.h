@@ -1,5 +1,5 @@
-// The CUDA driver, found at run time: its functions with the types that they have there. The driver is one for a whole
-// process, its streams and events are the runtime's as well, so that no CUDA runtime is needed beside the framework's.
+// The functions of the CUDA driver library, loaded at run time. A process has one driver, and its streams and events
+// are also those of the CUDA runtime, so that Sirtaki needs no CUDA runtime of its own.
 #pragma once
 
 #include <cstddef>
@@ -64,11 +64,11 @@ struct CudaDriver {
   int (*LaunchKernel)(CuFunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
                       unsigned int, CuStream, void**, void**);
 
-  // Throws Error(kAborted) with the driver's words.
+  // Throws Error(kAborted) with the driver's message.
   void check(int result, const char* call) const;
 };
 
-// Loads and initialises it. Throws Error(kPrecondition) with the loader's or the driver's words.
+// Loads and initialises it. Throws Error(kPrecondition) with the loader's or the driver's message.
 std::shared_ptr<const CudaDriver> load_cuda_driver();
 
 }  // namespace sirtaki

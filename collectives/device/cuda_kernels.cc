@@ -5,8 +5,8 @@
 #include <cstring>
 #include <vector>
 
-#include "error.h"
-#include "kernels.h"
+#include "base/error.h"
+#include "math/kernels.h"
 
 namespace sirtaki {
 namespace {

@@ -1,4 +1,4 @@
-// Our own kernels, compiled at run time for the GPU that is there, each when it is first needed.
+// Sirtaki's own GPU kernels. Each is compiled at run time for the GPU at hand when it is first used.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace sirtaki {
 
-// Calls come with the GPU's context current.
+// The caller has made the GPU's context current.
 class CudaKernels {
  public:
   CudaKernels(const CudaDriver& driver, std::shared_ptr<const Nvrtc> compiler, CuDevice device);

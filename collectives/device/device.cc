@@ -1,6 +1,6 @@
 #include "device/device.h"
 
-#include "error.h"
+#include "base/error.h"
 
 namespace sirtaki {
 

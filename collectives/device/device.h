@@ -1,6 +1,6 @@
-// Memory, streams and kernels of one GPU. Planes for GPU tensors are written against this; which GPU library is behind
-// it, or whether there is a GPU at all, only the implementation knows. Any thread may call; nothing blocks unless it
-// says so. What goes wrong is thrown as Error(kAborted) with the library's words.
+// Memory, streams and kernels of one GPU, independent of the GPU library. Tests have an implementation without a GPU.
+// Any thread may call. No call blocks unless its comment says so. Errors are thrown as Error(kAborted) with the
+// library's own message.
 #pragma once
 
 #include <cstddef>
@@ -10,26 +10,26 @@
 #include <span>
 #include <string>
 
-#include "types.h"
+#include "base/types.h"
 
 namespace sirtaki {
 
-// The library's own handle; null is its default stream. What is queued on one stream runs in order.
+// The library's own handle; null is its default stream. Operations on one stream run in order.
 using Stream = void*;
 
-// A point in the order of a stream: everything queued there before it.
+// A point in a stream: it is reached when all operations queued before it have finished.
 class Event {
  public:
   virtual ~Event() = default;
   virtual Stream stream() const = 0;
-  // Counts the events of a device, so that of two on one stream the later one is known.
+  // Number of this event on its device. Of two events on one stream, the one with the larger number is later.
   virtual std::uint64_t number() const = 0;
   virtual bool reached() = 0;
-  // What is queued on the stream from now on runs after this point.
+  // Operations queued on the stream from now on wait for this point.
   virtual void hold_back(Stream stream) = 0;
   // The same for all streams of the device; see Device::record_all.
   virtual void hold_back_all();
-  virtual void block() = 0;  // this thread, until the point is reached
+  virtual void block() = 0;  // blocks this thread until the point is reached
 };
 using EventPtr = std::shared_ptr<Event>;
 
@@ -41,7 +41,7 @@ class DeviceMemory {
       : data_(data, std::move(release)), size_(size) {}
   std::byte* data() const { return data_.get(); }
   std::size_t size() const { return data_ == nullptr ? 0 : size_; }
-  // For memory that somebody may still write to.
+  // Leaks the memory on purpose, because it may still be written to.
   void leak() { static_cast<void>(data_.release()); }
 
  private:
@@ -60,7 +60,7 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual int number() const = 0;
-  // Equal in all processes that see this same piece of hardware, and in no others.
+  // A text that identifies this GPU's hardware in all processes.
   virtual const std::string& identity() const = 0;
 
   // Runs the calls of another library with this device as the current one of the thread.
@@ -69,14 +69,14 @@ class Device {
   virtual Stream make_stream() = 0;  // of high priority, not ordered with the default stream
   virtual void destroy(Stream stream) = 0;
   virtual EventPtr record(Stream stream) = 0;
-  // For a framework that does not tell its streams: after everything that this process has queued on the device so far.
+  // For a framework that does not reveal its streams: a point after all work that this process has queued so far.
   // Throws Error(kPrecondition) where the device cannot do that.
   virtual EventPtr record_all();
-  // Is what is queued there being recorded into a graph rather than run?
+  // Are operations on this stream being captured into a graph, rather than run?
   virtual bool is_capturing(Stream stream) = 0;
 
-  virtual DeviceMemory allocate(std::size_t bytes) = 0;         // null data: there is not so much
-  virtual DeviceMemory allocate_pinned(std::size_t bytes) = 0;  // of the host, that the device copies from and to
+  virtual DeviceMemory allocate(std::size_t bytes) = 0;         // null data if there is not enough memory
+  virtual DeviceMemory allocate_pinned(std::size_t bytes) = 0;  // host memory that the device copies from and to
   virtual void copy(void* out, const void* in, std::size_t bytes, Stream stream) = 0;
   virtual std::string room() = 0;  // free and total memory, for messages
 
@@ -87,7 +87,7 @@ class Device {
   virtual void fill_identity(DType dtype, ReduceOp op, void* out, std::int64_t count, Stream stream) = 0;
 };
 
-// The GPU of this number in this process. Throws Error(kPrecondition) with the loader's words if there is none.
+// The GPU of this number in this process. Throws Error(kPrecondition) with the loader's message if there is none.
 using Devices = std::function<Device&(int number)>;
 
 }  // namespace sirtaki

@@ -3,7 +3,7 @@
 #include <array>
 #include <stdexcept>
 
-#include "transport/symbol_reader.h"
+#include "loader/symbol_reader.h"
 
 namespace sirtaki {
 namespace {

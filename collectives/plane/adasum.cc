@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels.h"
+#include "math/kernels.h"
 
 namespace sirtaki {
 namespace {

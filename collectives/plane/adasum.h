@@ -5,9 +5,9 @@
 #include <cstddef>
 #include <span>
 
-#include "task.h"
+#include "base/task.h"
+#include "base/types.h"
 #include "transport/transport.h"
-#include "types.h"
 
 namespace sirtaki {
 

@@ -7,11 +7,11 @@
 #include <string_view>
 #include <vector>
 
+#include "base/task.h"
+#include "base/types.h"
 #include "device/device.h"
-#include "plane/meeting.h"
+#include "plane/plan_barrier.h"
 #include "plane/plane_uses.h"
-#include "task.h"
-#include "types.h"
 
 namespace sirtaki {
 
@@ -89,7 +89,7 @@ class DataPlane {
   // The segments are one batch: small ones share messages.
   virtual Task allreduce(Reduction reduction, std::span<const Segment> segments) = 0;
   // A meeting and then, unless a rank calls that off, an allreduce. Who calls it off gives no segments. Host only.
-  virtual Task allreduce_if_all_come(Meeting& meeting, Reduction reduction, std::span<const Segment> segments);
+  virtual Task allreduce_if_all_come(PlanBarrier& meeting, Reduction reduction, std::span<const Segment> segments);
   // Segments of `element_size` bytes an element; in is read on the root, out written everywhere else; on GPUs on the
   // root as well.
   virtual Task broadcast(int root, std::size_t element_size, std::span<const Segment> segments) = 0;

@@ -1,6 +1,6 @@
 #include "plane/planes.h"
 
-#include "error.h"
+#include "base/error.h"
 
 namespace sirtaki {
 

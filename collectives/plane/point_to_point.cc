@@ -5,8 +5,8 @@
 #include <numeric>
 #include <vector>
 
-#include "host_buffer.h"
-#include "kernels.h"
+#include "base/host_buffer.h"
+#include "math/kernels.h"
 #include "plane/adasum.h"
 #include "plane/pieces.h"
 

@@ -8,12 +8,12 @@
 #include <mutex>
 #include <tuple>
 
-#include "error.h"
+#include "base/error.h"
 
 namespace sirtaki {
 namespace {
 
-// The mail of all ranks of one group. Data is handed over as copies, so that a sender is done at once.
+// The messages of all ranks of one group. Data is copied, so that a send completes at once.
 struct Hub {
   explicit Hub(int size) : control(static_cast<std::size_t>(size)), split_calls(static_cast<std::size_t>(size)) {}
 
@@ -21,7 +21,7 @@ struct Hub {
   std::condition_variable changed;
   std::vector<std::deque<Message>> control;                     // by receiver
   std::map<std::tuple<int, int, int>, std::deque<Bytes>> data;  // by sender, receiver, tag
-  // By number of the call and lowest rank.
+  // Key: number of the split() call, and its lowest rank.
   std::map<std::pair<int, int>, std::shared_ptr<Hub>> split_hubs;
   std::vector<int> split_calls;
   std::map<int, int> arrived;

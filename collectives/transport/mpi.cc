@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "error.h"
+#include "base/error.h"
 
 namespace sirtaki {
 namespace {
@@ -15,14 +15,14 @@ constexpr std::size_t kEager = 4096;
 constexpr std::size_t kHeader = sizeof(std::uint64_t);  // the message's length
 constexpr std::size_t kEagerRoom = kEager - kHeader;
 constexpr std::size_t kLargest = std::size_t{1} << 30;  // MPI counts in int
-constexpr int kPatience = 1000;                         // tests of a request whose peer may be dead
+constexpr int kPatience = 1000;                         // number of MPI_Test calls for a request whose peer may be dead
 
 template <typename Byte>
 std::span<Byte> piece_at(std::span<Byte> bytes, std::size_t offset) {
   return bytes.subspan(offset, std::min(kLargest, bytes.size() - offset));
 }
 
-// Ends a receive. Cancelling is local, so this waits for no peer; false if it is still under way all the same.
+// Cancels a receive, without waiting for the peer. False if the receive is still active afterwards.
 bool cancel_receive(const MpiLibrary& mpi, MpiRequest request) {
   mpi.cancel(request);
   for (int i = 0; i < kPatience; ++i) {
@@ -32,7 +32,7 @@ bool cancel_receive(const MpiLibrary& mpi, MpiRequest request) {
   return false;
 }
 
-// Keeps a buffer for ever, since MPI may still use it.
+// Leaks a buffer on purpose, since MPI may still write to it.
 template <typename Buffer>
 void leak(Buffer&& buffer) {
   static_cast<void>(new Buffer(std::move(buffer)));
@@ -48,13 +48,13 @@ class Transfer final : public Pending {
   Transfer(const Transfer&) = delete;
   Transfer& operator=(const Transfer&) = delete;
 
-  // Given up after a failure: the memory is about to go, so a receive must not write there.
+  // Destroyed after a failure, before completion: the receive must not write to memory that will be freed.
   ~Transfer() override {
     try {
       if (done_ == requests_.size() || mpi_.is_finalized()) return;
       for (; done_ < requests_.size(); ++done_) give_up(requests_[done_]);
     } catch (const Error&) {
-      // The failure that led here is known already.
+      // The failure that caused this is recorded already.
     }
   }
 
@@ -101,7 +101,7 @@ MpiTransport::~MpiTransport() {
     end_receives();
     end_sends();
   } catch (const Error&) {
-    // The job has failed; its cause is known elsewhere.
+    // The job has failed already, and its cause is recorded.
   }
 }
 
@@ -158,7 +158,7 @@ bool MpiTransport::receive(Message& message) {
   }
 }
 
-// Takes what has come. True once the message is whole.
+// Takes in what has arrived. True once the message is complete.
 bool MpiTransport::arrived(Inbox& inbox, Message& message) {
   if (inbox.expected == 0) {
     std::uint64_t length = 0;
@@ -180,7 +180,7 @@ bool MpiTransport::arrived(Inbox& inbox, Message& message) {
   return true;
 }
 
-// Posts what is to come next from this peer.
+// Posts the next receive from this peer.
 void MpiTransport::post(std::size_t index) {
   Inbox& inbox = inboxes_[index];
   const bool rest = inbox.received < inbox.message.size();

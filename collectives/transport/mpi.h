@@ -3,14 +3,14 @@
 
 #include <deque>
 
-#include "transport/mpi_communicator.h"
+#include "mpi/mpi_communicator.h"
 #include "transport/transport.h"
 
 namespace sirtaki {
 
 class MpiTransport final : public Transport {
  public:
-  // Takes the communicator for its own. Collective; blocks.
+  // Becomes the owner of the communicator. Collective; blocks.
   explicit MpiTransport(MpiCommunicator base);
   ~MpiTransport() override;
 
@@ -31,7 +31,7 @@ class MpiTransport final : public Transport {
   const MpiCommunicator& communicator() const { return data_; }
 
  private:
-  // What one peer is sending: first its eager buffer, then, if the message is longer, the rest in exact pieces.
+  // The message that one peer is sending: first its eager buffer, then the rest of a longer message in exact pieces.
   struct Inbox {
     int from;
     Bytes eager;
@@ -39,7 +39,7 @@ class MpiTransport final : public Transport {
     std::size_t received = 0;  // bytes of `message`
     std::size_t expected = 0;  // bytes of the piece under way; 0 while the eager buffer waits
   };
-  // Bytes that a send still reads. Entries complete from the front, so those of one message share the last one's bytes.
+  // A send that still reads its bytes. Sends complete in order, so the last piece of a message owns all its bytes.
   struct Outgoing {
     MpiRequest request;
     Bytes bytes;
@@ -55,8 +55,8 @@ class MpiTransport final : public Transport {
   const MpiLibrary& mpi_;
   int rank_;
   int size_;
-  std::vector<Inbox> inboxes_;        // of the peers that talk with this rank
-  std::vector<MpiRequest> receives_;  // what each inbox waits for
+  std::vector<Inbox> inboxes_;        // one for each peer that sends to this rank
+  std::vector<MpiRequest> receives_;  // the receive that each inbox waits for
   std::deque<Outgoing> outgoing_;
 };
 

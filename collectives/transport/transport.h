@@ -1,5 +1,5 @@
-// Bytes between the ranks of one group. Two uses: short control messages of any length, and data transfers whose length
-// both sides know. All calls come from the engine's thread; none of them blocks, except split().
+// Moves bytes between the ranks of one group: control messages, whose length the receiver does not know in advance, and
+// data transfers, whose length both sides know. Only the engine's thread calls it. No call blocks, except split().
 #pragma once
 
 #include <chrono>
@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "task.h"
+#include "base/task.h"
 
 namespace sirtaki {
 
@@ -22,7 +22,7 @@ struct Message {
   Bytes bytes;
 };
 
-// Nothing longer is sent, so that a longer one that comes was damaged.
+// No rank sends a longer message, so a greater length means that the message is damaged.
 inline constexpr std::uint64_t kLongestMessage = std::uint64_t{1} << 30;
 
 class Transport {
@@ -33,10 +33,11 @@ class Transport {
   virtual int size() const = 0;
 
   // Control. Messages between two ranks arrive in order. send() takes the bytes and returns at once. receive() gives
-  // the next message that has arrived, from whichever rank, and false when there is none. Only the pairs (0, r) talk.
+  // the next message that has arrived from any rank, or false if there is none. Only rank 0 and another rank exchange
+  // control messages.
   virtual void send(int to, Bytes bytes) = 0;
   virtual bool receive(Message& message) = 0;
-  // True once everything sent has left this rank, so that the transport may be destroyed.
+  // True once all sent bytes have left this rank, so that the transport may be destroyed.
   virtual bool flushed() = 0;
 
   // Data. Transfers between two ranks match by tag (0..32767), in order within one tag. An empty span moves nothing and
@@ -45,22 +46,22 @@ class Transport {
   virtual PendingPtr receive_data(int from, int tag, std::span<std::byte> bytes) = 0;
 
   // A transport for some of this group's ranks, in the order given; null on ranks outside. Collective over the whole
-  // group; blocks until all have called. Several sets without a common rank can be made at once: each rank then gives
-  // the one that it is in, or none.
+  // group; blocks until all have called. One call can make several disjoint groups: each rank passes the ranks of its
+  // own new group, or an empty list.
   virtual std::unique_ptr<Transport> split(const std::vector<int>& ranks) = 0;
 
-  // Can a rank that has work for another wake it? Then send() does, and wake() after a change in memory that they
-  // share. Otherwise ranks look for what has come.
+  // Can a rank wake another one? If so, send() wakes the receiver, and wake() is called after a change in shared
+  // memory. Otherwise ranks poll for messages.
   virtual bool wakes() const { return false; }
   virtual void wake(int peer) { static_cast<void>(peer); }
-  // Does that rank, as far as is known, work on the core that the caller is on? Then it has to wait for the caller.
+  // Does that rank, as far as known, run on the caller's core? Then it cannot run while the caller spins.
   virtual bool shares_core(int peer) const { return static_cast<void>(peer), false; }
 
   // What carries the data, where this one adds something to another.
   virtual Transport& base() { return *this; }
 
-  // How long a rank waits for another where they make something together and it can do nothing else. Parts that are
-  // split off have the same.
+  // The time limit for a rank that waits for another one during a collective set-up. Transports made by split() have
+  // the same.
   std::chrono::nanoseconds patience() const { return patience_; }
   void set_patience(std::chrono::nanoseconds patience) { patience_ = patience; }
 

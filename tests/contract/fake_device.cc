@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "error.h"
-#include "kernels.h"
+#include "base/error.h"
+#include "math/kernels.h"
 
 namespace sirtaki::contract {
 namespace {

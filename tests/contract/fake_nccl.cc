@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "half.h"
-#include "kernels.h"
+#include "math/half.h"
+#include "math/kernels.h"
 
 namespace sirtaki::contract {
 namespace {

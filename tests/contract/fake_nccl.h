@@ -6,7 +6,7 @@
 #include <string>
 
 #include "fake_device.h"
-#include "plane/nccl_library.h"
+#include "plane/nccl/nccl_library.h"
 
 namespace sirtaki::contract {
 

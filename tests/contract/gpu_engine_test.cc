@@ -9,10 +9,10 @@
 #include <thread>
 #include <vector>
 
-#include "engine.h"
+#include "engine/engine.h"
 #include "fake_device.h"
 #include "fake_nccl.h"
-#include "plane/gpu.h"
+#include "plane/gpu/gpu.h"
 #include "plane/point_to_point.h"
 #include "transport/loopback.h"
 #include "waiting.h"

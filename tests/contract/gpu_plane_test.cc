@@ -10,17 +10,17 @@
 #include <thread>
 #include <vector>
 
-#include "executor.h"
+#include "execution/executor.h"
 #include "expect.h"
 #include "fake_device.h"
 #include "fake_nccl.h"
-#include "half.h"
+#include "math/half.h"
 #include "ordered_plane.h"
-#include "plane/gpu.h"
-#include "plane/gpu_agreement.h"
-#include "plane/nccl.h"
+#include "plane/gpu/gpu.h"
+#include "plane/gpu/gpu_capabilities.h"
+#include "plane/gpu/staged.h"
+#include "plane/nccl/nccl.h"
 #include "plane/point_to_point.h"
-#include "plane/staged.h"
 #include "plane_suite.h"
 #include "random_operation.h"
 #include "transport/loopback.h"
@@ -225,17 +225,19 @@ TEST_CASE("Hosts with different numbers of ranks have no two levels") {
 TEST_CASE("The ranks agree on NCCL from what each has") {
   const GpuCard a{"card a", "2.28.9", "", ""};
   const GpuCard b{"card b", "2.28.9", "", "no NVRTC"};
-  CHECK_MESSAGE(agree_on_gpus({a, b}, "").nccl, "two good cards");
-  CHECK_MESSAGE(!agree_on_gpus({a, b}, "").kernels, "two good cards");
-  CHECK_MESSAGE(!agree_on_gpus({a, b}, "mpi").nccl, "told to use MPI");
-  CHECK_MESSAGE(agree_on_gpus({a, b}, "mpi").why_not.empty(), "told to use MPI");
-  CHECK_MESSAGE(agree_on_gpus({a, a}, "").why_not.find("ranks 0 and 1 use the same GPU (card a)") != std::string::npos,
-                "one card for two ranks");
+  CHECK_MESSAGE(common_gpu_capabilities({a, b}, "").nccl, "two good cards");
+  CHECK_MESSAGE(!common_gpu_capabilities({a, b}, "").kernels, "two good cards");
+  CHECK_MESSAGE(!common_gpu_capabilities({a, b}, "mpi").nccl, "told to use MPI");
+  CHECK_MESSAGE(common_gpu_capabilities({a, b}, "mpi").why_not.empty(), "told to use MPI");
+  CHECK_MESSAGE(
+      common_gpu_capabilities({a, a}, "").why_not.find("ranks 0 and 1 use the same GPU (card a)") != std::string::npos,
+      "one card for two ranks");
   const GpuCard none{"card c", "", "libnccl.so.2: no such file", ""};
-  CHECK_MESSAGE(agree_on_gpus({a, none}, "nccl").refusal == "rank 1 has no NCCL: libnccl.so.2: no such file",
+  CHECK_MESSAGE(common_gpu_capabilities({a, none}, "nccl").refusal == "rank 1 has no NCCL: libnccl.so.2: no such file",
                 "no NCCL");
   const GpuCard old{"card d", "2.20.5", "", ""};
-  CHECK_MESSAGE(agree_on_gpus({a, old}, "").why_not == "rank 0 has NCCL 2.28.9, rank 1 has 2.20.5", "two versions");
+  CHECK_MESSAGE(common_gpu_capabilities({a, old}, "").why_not == "rank 0 has NCCL 2.28.9, rank 1 has 2.20.5",
+                "two versions");
 }
 
 // All ranks are told alike, or go the same other way and one of them says why.

@@ -7,12 +7,12 @@
 #include <thread>
 #include <vector>
 
+#include "host/shm_transport.h"
 #include "plane/point_to_point.h"
-#include "plane/shm.h"
-#include "plane/two_level.h"
+#include "plane/shm/shm.h"
+#include "plane/shm/two_level.h"
 #include "plane_suite.h"
 #include "transport/loopback.h"
-#include "transport/shm.h"
 #include "transport_suite.h"
 
 namespace sirtaki::contract {

@@ -9,13 +9,13 @@
 
 #include "expect.h"
 #include "fake_device.h"
+#include "mpi/mpi_session.h"
 #include "ordered_plane.h"
-#include "plane/gpu.h"
-#include "plane/mpi.h"
-#include "plane/two_level.h"
+#include "plane/gpu/gpu.h"
+#include "plane/mpi/mpi.h"
+#include "plane/shm/two_level.h"
 #include "plane_suite.h"
 #include "transport/mpi.h"
-#include "transport/mpi_session.h"
 #include "transport_suite.h"
 #include "waiting.h"
 

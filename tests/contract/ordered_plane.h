@@ -7,7 +7,7 @@
 
 #include "fake_device.h"
 #include "plane/data_plane.h"
-#include "plane/staging_rooms.h"
+#include "plane/gpu/staging_buffers.h"
 
 namespace sirtaki::contract {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "dtype_dispatch.h"
-#include "kernels.h"
+#include "math/dtype_dispatch.h"
+#include "math/kernels.h"
 #include "waiting.h"
 
 namespace sirtaki::contract {
@@ -113,7 +113,7 @@ struct Suite {
 
   // As a batch of a locked plan; `absent`: the rank that departs instead, or -1.
   void meet(const Reduction& reduction, const Counts& counts, int absent) {
-    Meeting meeting(rank == absent, ++position);
+    PlanBarrier meeting(rank == absent, ++position);
     if (rank == absent) {
       wait(plane.allreduce_if_all_come(meeting, {}, {}));
     } else {
@@ -123,7 +123,7 @@ struct Suite {
     CHECK_MESSAGE(meeting.called_off() == (absent >= 0), "all know whether a rank departs");
   }
 
-  void allreduce(const Reduction& reduction, const Counts& counts, Meeting* meeting) {
+  void allreduce(const Reduction& reduction, const Counts& counts, PlanBarrier* meeting) {
     const DType dtype = reduction.dtype;
     std::vector<Memory> in, out;
     std::vector<Segment> segments;

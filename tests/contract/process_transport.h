@@ -13,7 +13,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "error.h"
+#include "base/error.h"
 #include "transport/transport.h"
 
 namespace sirtaki::contract {

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <numeric>
 
-#include "dtype_dispatch.h"
-#include "plane/fold.h"
+#include "math/dtype_dispatch.h"
+#include "math/reduce_inputs.h"
 
 namespace sirtaki::contract {
 namespace {
@@ -86,7 +86,7 @@ RandomOperation::Memory RandomOperation::reduced(std::size_t tensor, std::int64_
   for (int r = 0; r < size_; ++r) all.push_back(input(r, tensor, total));
   for (const Memory& each : all) inputs.push_back(each.data() + static_cast<std::size_t>(begin) * item_);
   Memory result(static_cast<std::size_t>(count) * item_);
-  fold(reduction_, inputs, result.data(), count);
+  reduce_inputs(reduction_, inputs, result.data(), count);
   return result;
 }
 

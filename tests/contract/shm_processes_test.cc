@@ -24,8 +24,8 @@
 
 #include "plane/planes.h"
 #include "plane/point_to_point.h"
-#include "plane/shm.h"
-#include "plane/two_level.h"
+#include "plane/shm/shm.h"
+#include "plane/shm/two_level.h"
 #include "process_transport.h"
 #include "transport/loopback.h"
 #include "waiting.h"

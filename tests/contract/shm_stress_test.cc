@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "plane/shm.h"
+#include "plane/shm/shm.h"
 #include "random_operation.h"
 #include "transport/loopback.h"
 

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "task.h"
+#include "base/task.h"
 
 namespace sirtaki::contract {
 

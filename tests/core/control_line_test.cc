@@ -1,12 +1,11 @@
 // Control messages that are lost, overtaken, doubled or damaged on the way are noticed, and said what happened.
-#include "control_line.h"
-
 #include <doctest/doctest.h>
 
 #include <random>
 
-#include "error.h"
+#include "base/error.h"
 #include "expect.h"
+#include "transport/control_channel.h"
 #include "transport/loopback.h"
 
 namespace sirtaki::testing {
@@ -52,8 +51,8 @@ class Wire {
 
  private:
   std::vector<std::unique_ptr<Transport>> transports_;
-  ControlLine sender_;
-  ControlLine receiver_;
+  ControlChannel sender_;
+  ControlChannel receiver_;
 };
 
 TEST_CASE("Complete messages arrive in order") {
@@ -115,7 +114,7 @@ TEST_CASE("Messages of the other ranks still arrive after one rank's were damage
   Wire wire;
   wire.pass_on(Bytes(3));
   wire.is_refused("message 1 came damaged");
-  ControlLine other(wire.of(2), kNames);
+  ControlChannel other(wire.of(2), kNames);
   wire.pass_on(Bytes(3));
   wire.nothing_comes();
   other.send(0, bytes_of(6));

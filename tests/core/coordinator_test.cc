@@ -1,5 +1,5 @@
 // Negotiation without threads or transports: members and a coordinator that exchange messages by hand.
-#include "coordinator.h"
+#include "coordinator/coordinator.h"
 
 #include <doctest/doctest.h>
 
@@ -20,7 +20,7 @@ TEST_CASE("Ranks may submit in different orders") {
   Fixture f(2);
   f.submit(0, allreduce("a"));
   f.submit(1, allreduce("b"));
-  CHECK_MESSAGE(!f.decide().says_something(), "nothing is ready");
+  CHECK_MESSAGE(!f.decide().has_content(), "nothing is ready");
   f.submit(0, allreduce("b"));
   f.submit(1, allreduce("a"));
   const Verdict verdict = f.decide();
@@ -161,7 +161,7 @@ TEST_CASE("The rows of an allgather may change on one rank alone") {
 TEST_CASE("New batches wait while the planes are busy") {
   Fixture f(2);
   for (int rank : {0, 1}) f.submit(rank, allreduce("a"));
-  CHECK_MESSAGE(!f.decide(true).says_something(), "held back");
+  CHECK_MESSAGE(!f.decide(true).has_content(), "held back");
   for (int rank : {0, 1}) f.submit(rank, allreduce("b"));
   REQUIRE_MESSAGE(f.decide(false).batches[0].size() == 2U, "then together");
 }
@@ -240,10 +240,10 @@ TEST_CASE("A vote by slot is understood although its slot is evicted meanwhile")
   Announcement late;
   late.seen = f.members[1].seen;
   late.votes = {f.members[1].submit(allreduce("a"))};
-  CHECK_MESSAGE(late.votes[0].slot != kNoSlot, "by slot");
+  CHECK_MESSAGE(late.votes[0].slot != kNoCacheSlot, "by slot");
   for (int rank : {0, 1}) f.submit(rank, allreduce("b"));
   REQUIRE(f.decide().forgotten.size() == 1U);
-  f.coordinator.hear(1, late, f.now);
+  f.coordinator.receive(1, late, f.now);
   f.submit(0, allreduce("a"));
   REQUIRE_MESSAGE(f.decide().batches.size() == 1U, "still understood");
   CHECK_MESSAGE(!f.members[1].waits_for("a"), "and run");
@@ -296,13 +296,13 @@ void random_interleavings(std::uint32_t seed) {
         break;
       case 1:
         if (!up[r].empty()) {
-          coordinator.hear(static_cast<int>(r), up[r].front(), Clock::time_point());
+          coordinator.receive(static_cast<int>(r), up[r].front(), Clock::time_point());
           up[r].pop_front();
         }
         break;
       case 2: {
         const Verdict verdict = coordinator.decide(random() % 2 == 0, 100);
-        if (verdict.says_something()) {
+        if (verdict.has_content()) {
           for (auto& queue : down) queue.push_back(verdict);
         }
         break;

@@ -1,4 +1,4 @@
-#include "cycle_finder.h"
+#include "coordinator/cycle_finder.h"
 
 #include <doctest/doctest.h>
 
@@ -8,14 +8,14 @@
 namespace sirtaki::testing {
 namespace {
 
-void see(CycleFinder& finder, std::initializer_list<Slot> slots) {
-  for (const Slot slot : slots) finder.saw({slot, 0});
+void see(CycleFinder& finder, std::initializer_list<CacheSlot> slots) {
+  for (const CacheSlot slot : slots) finder.saw({slot, 0});
 }
 
-bool finds(CycleFinder& finder, std::initializer_list<Slot> expected) {
+bool finds(CycleFinder& finder, std::initializer_list<CacheSlot> expected) {
   const auto found = finder.take();
   if (!found) return false;
-  const auto same = [](const CycleFinder::Entry& entry, Slot slot) { return entry.slot == slot; };
+  const auto same = [](const CycleFinder::Entry& entry, CacheSlot slot) { return entry.slot == slot; };
   return std::ranges::equal(*found, expected, same);
 }
 

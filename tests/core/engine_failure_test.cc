@@ -54,8 +54,9 @@ TEST_CASE("Ranks that fail at the same time agree on one cause") {
   run_ranks(4, [](Engine& engine, int rank) {
     std::vector<float> data(4, 1.0F);
     if (rank % 2 == 1) {
-      Cause own{CauseKind::kException, -1, "", "ValueError: from " + std::to_string(rank), 0, "train.py:7", -1};
-      const Cause agreed = engine.fail_job(own);
+      FailureCause own{
+          FailureKind::kException, -1, "", "ValueError: from " + std::to_string(rank), 0, "train.py:7", -1};
+      const FailureCause agreed = engine.fail_job(own);
       CHECK_MESSAGE((agreed.rank == 1 || agreed.rank == 3), "one of those that failed");
       CHECK_MESSAGE(agreed.text == "ValueError: from " + std::to_string(agreed.rank), "its own text");
       CHECK_MESSAGE(agreed.witness == agreed.rank, "filled in");

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine.h"
+#include "engine/engine.h"
 #include "plane/point_to_point.h"
 #include "transport/loopback.h"
 

@@ -1,5 +1,5 @@
 // Whole engines, ranks as threads over the loopback transport.
-#include "engine.h"
+#include "engine/engine.h"
 
 #include <doctest/doctest.h>
 

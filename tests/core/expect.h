@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "error.h"
+#include "base/error.h"
 
 namespace sirtaki::testing {
 

@@ -1,5 +1,5 @@
 // Arithmetic on elements, against plain formulas.
-#include "kernels.h"
+#include "math/kernels.h"
 
 #include <doctest/doctest.h>
 
@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "dtype_dispatch.h"
-#include "half.h"
+#include "math/dtype_dispatch.h"
+#include "math/half.h"
 
 namespace sirtaki::testing {
 namespace {

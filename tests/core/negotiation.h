@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator.h"
-#include "response_cache.h"
+#include "agreement/response_cache.h"
+#include "coordinator/coordinator.h"
 
 namespace sirtaki::testing {
 
@@ -47,7 +47,7 @@ class Member {
       auto& batch = ran.emplace_back();
       for (const Item& item : items) batch.push_back(run(item));
     }
-    for (const Slot slot : verdict.forgotten) cache_.forget(slot);
+    for (const CacheSlot slot : verdict.forgotten) cache_.forget(slot);
     for (const Refusal& refusal : verdict.refusals) in_flight_.erase({refusal.name, refusal.sequence});
     return ran;
   }
@@ -60,7 +60,7 @@ class Member {
   std::string run(const Item& item) {
     const auto agreement = item.agreement ? std::make_shared<const Agreement>(*item.agreement) : cache_.at(item.slot);
     const auto own = in_flight_.extract({agreement->request.name, item.sequence});
-    if (item.agreement && item.slot != kNoSlot) {
+    if (item.agreement && item.slot != kNoCacheSlot) {
       cache_.remember(item.slot, agreement, own.empty() ? nullptr : &own.mapped());
     }
     if (!own.empty() && agreement->request.verb == Verb::kAllreduce) {
@@ -84,15 +84,15 @@ struct Fixture {
     Announcement announcement;
     announcement.seen = member.seen;
     announcement.votes = {member.submit(request)};
-    const bool by_slot = announcement.votes[0].slot != kNoSlot;
-    coordinator.hear(rank, decode_announcement(encode(announcement)), now);
+    const bool by_slot = announcement.votes[0].slot != kNoCacheSlot;
+    coordinator.receive(rank, decode_announcement(encode(announcement)), now);
     return by_slot;
   }
 
   void leave(int rank) {
     Announcement announcement;
     announcement.leaving = true;
-    coordinator.hear(rank, announcement, now);
+    coordinator.receive(rank, announcement, now);
   }
 
   Verdict decide(bool busy = false) {

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <random>
 
-#include "group.h"
+#include "engine/group.h"
 #include "plane/point_to_point.h"
 #include "transport/loopback.h"
 
@@ -185,7 +185,7 @@ class Rank final : public GroupOwner {
   void on_all_joined(int, const std::vector<Submission>&) override {}
   void on_process_set(const Agreement&, std::optional<Submission>) override {}
   void on_asked(int) override {}
-  void on_picture(const std::string&) override {}
+  void on_job_status(const std::string&) override {}
   void say(const std::string&) override {}
 
   void check_sum(const Flight& flight) {

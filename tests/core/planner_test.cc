@@ -1,7 +1,7 @@
 // Which requests travel together.
-#include "planner.h"
-
 #include <doctest/doctest.h>
+
+#include "fusion/fusion.h"
 
 namespace sirtaki::testing {
 namespace {

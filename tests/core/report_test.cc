@@ -1,11 +1,10 @@
 // How the ranks of a job say what they are doing, to whoever asks one of them.
-#include "report.h"
-
 #include <doctest/doctest.h>
 
 #include <atomic>
 #include <barrier>
 
+#include "agreement/rank_status.h"
 #include "engine_jobs.h"
 #include "expect.h"
 
@@ -33,12 +32,12 @@ TEST_CASE("Any rank reports the state of all ranks") {
         if (rank == 0) second = asked_for(engine, data, "second");
         all.arrive_and_wait();
         if (rank == 1) {
-          const std::string picture = engine.picture();
+          const std::string job_status = engine.job_status();
           for (const char* part :
                {"rank 0 on host ", "collectives finished: 1, the last allreduce 'first'", "1 pending",
                 "allreduce 'second' from train.py:7 for ", ": waits for other ranks", "'second' lacks ranks 1, 2 for ",
                 "stack of 0", "rank 1 on host ", "none pending", "stack of 1", "rank 2 on host ", "taken by force"}) {
-            check_contains(picture, part);
+            check_contains(job_status, part);
           }
           check_contains(engine.report(), "stack of 1");
           CHECK_MESSAGE(engine.report().find("rank 0") == std::string::npos, "of itself only");
@@ -59,9 +58,9 @@ TEST_CASE("Any rank reports the state of all ranks") {
 
 TEST_CASE("A failed job reports its cause") {
   run_ranks(2, [](Engine& engine, int rank) {
-    if (rank == 1) engine.fail_job({CauseKind::kException, -1, "", "boom", 0, "train.py:7", -1});
+    if (rank == 1) engine.fail_job({FailureKind::kException, -1, "", "boom", 0, "train.py:7", -1});
     while (engine.failure().empty()) std::this_thread::yield();
-    for (const std::string& text : {engine.report(), engine.picture()}) {
+    for (const std::string& text : {engine.report(), engine.job_status()}) {
       check_contains(text, "the job has failed: rank 1 on host ");
       check_contains(text, "in train.py:7: boom");
     }

@@ -1,6 +1,4 @@
 // Where ranks work: who shares a core with whom, and who moves away.
-#include "seats.h"
-
 #include <doctest/doctest.h>
 #include <sched.h>
 
@@ -8,7 +6,8 @@
 #include <memory>
 #include <new>
 
-#include "clock.h"
+#include "base/clock.h"
+#include "host/core_placement.h"
 
 namespace sirtaki::testing {
 namespace {
@@ -47,7 +46,7 @@ TEST_CASE("A rank sees which ranks share its core") {
   const auto bells = make_bells(3);
   const int here = sched_getcpu();
   stay_on(only(here));
-  const Seats seats(bells, 1);
+  const CorePlacement seats(bells, 1);
   CHECK_MESSAGE(!seats.shared(), "nobody has said where he is");
   CHECK_MESSAGE(!seats.shared_with(0), "nobody has said where he is");
   CHECK_MESSAGE(bells->of(1).seat.load() == seat_of(here), "the own seat");
@@ -62,7 +61,7 @@ TEST_CASE("A rank sees which ranks share its core") {
 
 TEST_CASE("The cores of all ranks are counted together") {
   const auto bells = make_bells(2);
-  Seats seats(bells, 0);
+  CorePlacement seats(bells, 0);
   seats.publish();
   const cpu_set_t own = allowed_cores();
   CHECK_MESSAGE(CPU_EQUAL(&bells->of(0).allowed, &own), "says what it may use");
@@ -75,7 +74,7 @@ TEST_CASE("The cores of all ranks are counted together") {
 // Tries to, from a core on which a rank has begun to rest in that way.
 bool moves_away(const cpu_set_t& allowed, Rest rest) {
   const auto bells = make_bells(2);
-  Seats seats(bells, 0);
+  CorePlacement seats(bells, 0);
   stay_on(allowed);
   constexpr std::chrono::milliseconds kLong{5};
   auto begun = Clock::now();

@@ -1,5 +1,5 @@
 // Whom a rank wakes when it has handed over in shared memory.
-#include "plane/shm_channel.h"
+#include "plane/shm/shm_channel.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // How the ranks of a host come to share memory, where it is hard to get too.
-#include "plane/shm_segment.h"
+#include "host/shm_segment.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

@@ -1,6 +1,4 @@
 // A process that has died is told from one that lives and from one that has left in order.
-#include "sign_of_life.h"
-
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -9,12 +7,14 @@
 
 #include <new>
 
+#include "sleep/liveness_lock.h"
+
 namespace {
 
-using sirtaki::SignOfLife;
+using sirtaki::LivenessLock;
 
 // A process that begins, perhaps ends in order, and then says so and lives on.
-pid_t start(SignOfLife& life, bool ends) {
+pid_t start(LivenessLock& life, bool ends) {
   int pipe_ends[2];
   CHECK(pipe(pipe_ends) == 0);
   const pid_t child = fork();
@@ -35,9 +35,9 @@ void end(pid_t child) {
 }
 
 TEST_CASE("A dead process is told from a live one and from one that ended in order") {
-  void* memory = mmap(nullptr, 2 * sizeof(SignOfLife), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* memory = mmap(nullptr, 2 * sizeof(LivenessLock), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   REQUIRE_MESSAGE(memory != MAP_FAILED, "mmap");
-  auto* lives = std::launder(reinterpret_cast<SignOfLife*>(memory));
+  auto* lives = std::launder(reinterpret_cast<LivenessLock*>(memory));
   lives[0].prepare();
   lives[1].prepare();
   CHECK_MESSAGE(!lives[0].has_died(), "before it has begun");

@@ -1,5 +1,5 @@
 // Who is told to be missing, when, and how a job ends that goes on no more.
-#include "stall_watch.h"
+#include "watch/stall_watch.h"
 
 #include <doctest/doctest.h>
 
@@ -32,8 +32,8 @@ TEST_CASE("A stall is reported, and later ends the job") {
   CHECK_MESSAGE((asks.ask == std::vector<int>{0, 1, 2}), "asks those who are missing something");
   CHECK_MESSAGE(asks.abort_cause.empty(), "asks those who are missing something");
   Announcement answer;
-  answer.report = RankReport{"", "stack of rank 2"};
-  f.coordinator.hear(2, answer, f.now);
+  answer.report = RankStatus{"", "stack of rank 2"};
+  f.coordinator.receive(2, answer, f.now);
   CHECK_MESSAGE(look_at(601).abort_cause.empty(), "waits for the others a moment");
   const StallWatch::Report last = look_at(604);
   CHECK_MESSAGE(last.missing == 0, "as long and as many: the lowest");
@@ -69,7 +69,7 @@ TEST_CASE("The rank that strayed is blamed") {
   CHECK_MESSAGE(report.site == "train.py:9", "its own line");
   const std::string first = report.abort_cause.substr(0, report.abort_cause.find('\n'));
   check_contains(first, "600 s (SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS, 0 = never); 'x' from train.py:7 lacks rank 6.");
-  const Cause cause{CauseKind::kPassedLimit, 6, "c", report.abort_cause, 0, report.site, 4};
+  const FailureCause cause{FailureKind::kPassedLimit, 6, "c", report.abort_cause, 0, report.site, 4};
   check_contains(cause.describe(), "the first one missing is rank 6 on host c, which waits in train.py:9.");
 }
 

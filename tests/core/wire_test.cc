@@ -1,14 +1,13 @@
 // The wire format: what was written is read, and nothing else is accepted.
-#include "wire.h"
-
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <limits>
 #include <random>
 
+#include "agreement/messages.h"
+#include "base/serialization.h"
 #include "expect.h"
-#include "messages.h"
 
 namespace sirtaki::testing {
 namespace {
@@ -28,7 +27,7 @@ Request sample_request() {
   return request;
 }
 
-Cause sample_cause() { return {CauseKind::kPassedLimit, 3, "a host", "two\nlines", 1.5e9, "train.py:41", 1}; }
+FailureCause sample_cause() { return {FailureKind::kPassedLimit, 3, "a host", "two\nlines", 1.5e9, "train.py:41", 1}; }
 
 TEST_CASE("Numbers survive encoding") {
   const std::uint64_t unsigned_values[] = {0, 1, 127, 128, 1ULL << 32, std::numeric_limits<std::uint64_t>::max()};
@@ -51,15 +50,15 @@ TEST_CASE("Announcements survive encoding") {
   announcement.seen = 12;
   announcement.leaving = true;
   announcement.failure = sample_cause();
-  announcement.report = RankReport{"", "stack"};
-  announcement.wants_picture = true;
+  announcement.report = RankStatus{"", "stack"};
+  announcement.wants_job_status = true;
   announcement.votes = {{.slot = 5, .sequence = 9, .request = {}}, {.request = sample_request()}};
   const Announcement read = decode_announcement(encode(announcement));
   CHECK(read.seen == 12U);
   CHECK_MESSAGE(read.leaving, "flags");
   CHECK(read.failure == sample_cause());
-  CHECK_MESSAGE(read.wants_picture, "flags");
-  CHECK(read.report == RankReport{"", "stack"});
+  CHECK_MESSAGE(read.wants_job_status, "flags");
+  CHECK(read.report == RankStatus{"", "stack"});
   REQUIRE(read.votes.size() == 2U);
   CHECK(read.votes[0].slot == 5);
   CHECK(read.votes[0].sequence == 9U);
@@ -71,14 +70,14 @@ Verdict sample_verdict() {
   verdict.number = 3;
   verdict.batches = {
       {{.slot = 1, .sequence = 2, .contributors = 3, .agreement = std::nullopt}},
-      {{.slot = kNoSlot, .sequence = 0, .contributors = 2, .agreement = Agreement{sample_request(), {4, 5}}}}};
+      {{.slot = kNoCacheSlot, .sequence = 0, .contributors = 2, .agreement = Agreement{sample_request(), {4, 5}}}}};
   verdict.refusals = {{"a", 1, "because"}};
   verdict.plan = {{7, 1}, {3}};
   verdict.forgotten = {8, 9};
   verdict.asked = {2};
   verdict.last_joined = 4;
   verdict.all_left = true;
-  verdict.picture = "all well";
+  verdict.job_status = "all well";
   verdict.failure = sample_cause();
   return verdict;
 }
@@ -92,13 +91,13 @@ TEST_CASE("Verdicts survive encoding") {
   CHECK(read.batches[1][0].agreement->request == sample_request());
   CHECK(read.batches[1][0].agreement->sizes == std::vector<std::int64_t>{4, 5});
   CHECK(read.refusals[0].message == "because");
-  CHECK(read.plan == std::vector<std::vector<Slot>>{{7, 1}, {3}});
+  CHECK(read.plan == std::vector<std::vector<CacheSlot>>{{7, 1}, {3}});
   CHECK(read.forgotten == std::vector<std::int64_t>{8, 9});
   CHECK(read.asked == std::vector<std::int64_t>{2});
   CHECK(read.last_joined == 4);
   CHECK_MESSAGE(read.all_left, "end");
   CHECK(read.failure == sample_cause());
-  CHECK(read.picture == "all well");
+  CHECK(read.job_status == "all well");
 }
 
 TEST_CASE("A repeated vote is small") {

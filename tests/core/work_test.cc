@@ -1,5 +1,5 @@
 // The promise: waiting for it, and being called back.
-#include "work.h"
+#include "queue/work.h"
 
 #include <doctest/doctest.h>
 

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "clock.h"
+#include "base/clock.h"
 #include "faulty_job.h"
 
 namespace sirtaki::faults {

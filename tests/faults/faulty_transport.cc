@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "clock.h"
+#include "base/clock.h"
 
 namespace sirtaki::faults {
 namespace {

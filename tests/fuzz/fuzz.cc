@@ -9,10 +9,10 @@
 #include <cstdlib>
 #include <random>
 
-#include "clock.h"
-#include "error.h"
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/serialization.h"
 #include "targets.h"
-#include "wire.h"
 
 namespace sirtaki::fuzz {
 namespace {

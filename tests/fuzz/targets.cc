@@ -5,14 +5,14 @@
 #include <cstring>
 #include <memory>
 
-#include "control_line.h"
-#include "coordinator.h"
-#include "group.h"
-#include "handshake.h"
-#include "messages.h"
-#include "plane/gpu_agreement.h"
-#include "plane/making.h"
-#include "transport/byte_ring.h"
+#include "agreement/messages.h"
+#include "coordinator/coordinator.h"
+#include "engine/group.h"
+#include "engine/handshake.h"
+#include "host/byte_ring.h"
+#include "host/setup_exchange.h"
+#include "plane/gpu/gpu_capabilities.h"
+#include "transport/control_channel.h"
 #include "transport/loopback.h"
 
 namespace sirtaki::fuzz {
@@ -47,10 +47,11 @@ std::vector<Bytes> announcements() {
   votes.votes.push_back({.slot = 0, .sequence = 2, .request = {}});
   votes.standing = std::vector{StandingWait{"a", "b"}};
   Announcement last;
-  last.leaving = last.asks = last.wants_picture = true;
-  last.report = RankReport{"waits for 'x'", "a stack"};
+  last.leaving = last.asks = last.wants_job_status = true;
+  last.report = RankStatus{"waits for 'x'", "a stack"};
   Announcement failed;
-  failed.failure = Cause{.rank = 1, .host = "b", .text = "boom", .time = 1.5, .site = "train.py:2", .witness = 1};
+  failed.failure =
+      FailureCause{.rank = 1, .host = "b", .text = "boom", .time = 1.5, .site = "train.py:2", .witness = 1};
   Announcement join;
   join.votes = {{.request = request_of(Verb::kJoin, "join")}};
   return {encode(votes), encode(last), encode(failed), encode(join)};
@@ -90,7 +91,7 @@ void read_and_write(std::span<const std::byte> bytes) {
 void read_line(std::span<const std::byte> bytes) {
   const auto transports = make_loopback(2);
   transports[1]->send(0, {bytes.begin(), bytes.end()});
-  ControlLine line(*transports[0], {0, 1});
+  ControlChannel line(*transports[0], {0, 1});
   Message message;
   line.receive(message);
 }
@@ -99,7 +100,7 @@ std::vector<Bytes> sealed() {
   std::vector<Bytes> result;
   for (const Bytes& body : announcements()) {
     const auto transports = make_loopback(2);
-    ControlLine(*transports[1], {0, 1}).send(0, body);
+    ControlChannel(*transports[1], {0, 1}).send(0, body);
     Message message;
     transports[0]->receive(message);
     result.push_back(std::move(message.bytes));
@@ -124,7 +125,7 @@ std::vector<Bytes> introductions(bool answer) {
 template <int rank>
 void shake(std::span<const std::byte> bytes) {
   const auto transports = make_loopback(2);
-  ControlLine(*transports[1 - rank], {0, 1}).send(rank, {bytes.begin(), bytes.end()});
+  ControlChannel(*transports[1 - rank], {0, 1}).send(rank, {bytes.begin(), bytes.end()});
   Settings settings;
   settings.start_timeout_seconds = 0;
   shake_hands(*transports[rank], introduction(rank), settings);
@@ -138,12 +139,12 @@ void coordinate(std::span<const std::byte> bytes) {
   const auto now = Clock::now();
   Announcement before;
   before.votes = {{.request = request_of(Verb::kAllreduce, "before")}};
-  for (const int rank : kNames) coordinator.hear(rank, before, now);
+  for (const int rank : kNames) coordinator.receive(rank, before, now);
   coordinator.decide(false, 1 << 20, true);  // from now on by slot 0
   Announcement own;
   for (const Verb verb : kVerbs) own.votes.push_back({.request = request_of(verb, name_of_call(verb))});
-  coordinator.hear(0, own, now);
-  for (const int rank : {1, 2}) coordinator.hear(rank, decode_announcement(bytes), now);
+  coordinator.receive(0, own, now);
+  for (const int rank : {1, 2}) coordinator.receive(rank, decode_announcement(bytes), now);
   const Bytes verdict = encode(coordinator.decide(false, 1 << 20, true));
   if (encode(decode_verdict(verdict)) != verdict) std::abort();
   coordinator.waiting();
@@ -167,7 +168,7 @@ class Owner final : public GroupOwner {
   void on_all_joined(int, const std::vector<Submission>&) override {}
   void on_process_set(const Agreement&, std::optional<Submission>) override {}
   void on_asked(int) override {}
-  void on_picture(const std::string&) override {}
+  void on_job_status(const std::string&) override {}
   void say(const std::string&) override {}
 };
 
@@ -180,7 +181,7 @@ DataPlanes idle_planes() {
 // Rank 1, which has asked for what the seeds' verdicts answer, is told this.
 void follow(std::span<const std::byte> bytes) {
   auto transports = make_loopback(kRanks);
-  ControlLine line(*transports[0], kNames);
+  ControlChannel line(*transports[0], kNames);
   Owner owner;
   Statistics statistics;
   PlanLane lane{nullptr, idle_planes()};
@@ -234,7 +235,7 @@ const GpuCard kCard{"gpu", "2.27", "", "", true};
 template <int rank>
 void compare_cards(std::span<const std::byte> bytes) {
   Scripted transport(rank, bytes);
-  GpuAgreement agreement;
+  GpuCapabilities agreement;
   const std::string wish;  // the task refers to them
   const NcclUniqueId id{};
   Task task = exchange_cards(transport, kCard, wish, id, agreement);
@@ -260,7 +261,7 @@ std::vector<Bytes> cards(bool answer) {
 
 void hear_text(std::span<const std::byte> bytes) {
   Scripted transport(1, bytes);
-  hear_from(transport, 0);
+  receive_text(transport, 0);
 }
 
 // A ring as somebody may have left it: two positions, then some of its bytes.

@@ -130,7 +130,7 @@ class GradientReducer:
     # During backward.
 
     def _on_gradient(self, slot: Slot) -> None:
-        """What a hook does that meets anything but the usual: see bindings/gradients.h."""
+        """What a hook does that meets anything but the usual: see bindings/core/gradients.h."""
         step = self._step
         if not step.listening:
             self._begin_backward()

@@ -1,0 +1,168 @@
+#include "outside.h"
+
+#include <dlfcn.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <charconv>
+#include <sstream>
+#include <string>
+#include <string_view>
+
+namespace sirtaki {
+namespace {
+
+// What the eventfd counts: any number of signals, or the end.
+constexpr std::uint64_t kSignal = 1;
+constexpr std::uint64_t kEnd = std::uint64_t{1} << 32;
+constexpr std::size_t kLongestWord = std::size_t{1} << 18;
+constexpr std::size_t kLongestAnswer = 100'000;  // bytes; the kernel takes some 200,000 as one message
+
+using Handler = void (*)(int);
+
+// A signal's handler can only know globals.
+std::atomic<int> event{-1};
+std::atomic<pid_t> owner{0};
+std::atomic<Handler> mpis{SIG_DFL};
+
+void on_usr1(int number) {
+  const int before = errno;
+  if (getpid() == owner.load()) {
+    if (::write(event.load(), &kSignal, sizeof(kSignal)) < 0) errno = before;
+    if (const Handler handler = mpis.load(); handler != SIG_DFL) handler(number);
+  } else {  // a child that was forked and is no rank
+    signal(number, SIG_DFL);
+    raise(number);
+  }
+  errno = before;
+}
+
+bool is_ours(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == on_usr1;
+}
+
+// Some MPIs have a handler that only counts.
+bool is_mpis(Handler handler) {
+  Dl_info found{};
+  if (dladdr(reinterpret_cast<const void*>(handler), &found) == 0 || found.dli_fname == nullptr) return false;
+  const std::string_view file = found.dli_fname;
+  return file.substr(file.rfind('/') + 1).starts_with("libmpi");
+}
+
+void install() {
+  struct sigaction action{};
+  sigaction(SIGUSR1, nullptr, &action);
+  if (is_ours(action)) return;
+  mpis = action.sa_handler;
+  action = {};
+  action.sa_handler = on_usr1;
+  action.sa_flags = SA_RESTART | SA_ONSTACK;
+  sigaction(SIGUSR1, &action, nullptr);
+}
+
+void uninstall() {
+  struct sigaction action{};
+  sigaction(SIGUSR1, nullptr, &action);
+  if (is_ours(action)) signal(SIGUSR1, mpis.load());
+}
+
+void write_all(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = ::write(STDERR_FILENO, text.data(), text.size());
+    if (count < 0 && errno != EINTR) return;
+    if (count > 0) text.remove_prefix(static_cast<std::size_t>(count));
+  }
+}
+
+// Lines: kind, rank, host, time, site; the rest is text.
+FailureCause read_cause(const std::string& message) {
+  std::istringstream lines(message);
+  std::array<std::string, 5> fields;
+  for (std::string& field : fields) std::getline(lines, field);
+  FailureCause cause;
+  cause.kind = failure_kind_of(fields[0]);
+  std::from_chars(fields[1].data(), fields[1].data() + fields[1].size(), cause.rank);
+  cause.host = fields[2];
+  std::from_chars(fields[3].data(), fields[3].data() + fields[3].size(), cause.time);
+  cause.site = fields[4];
+  cause.text.assign(std::istreambuf_iterator<char>(lines), {});
+  return cause;
+}
+
+}  // namespace
+
+bool usr1_is_free() {
+  struct sigaction action{};
+  sigaction(SIGUSR1, nullptr, &action);
+  if ((action.sa_flags & SA_SIGINFO) != 0) return false;
+  return action.sa_handler == SIG_DFL || is_ours(action) || is_mpis(action.sa_handler);
+}
+
+Outside::Outside(std::shared_ptr<Engine> engine, int line, bool takes_usr1) : engine_(std::move(engine)), line_(line) {
+  if (event.load() < 0) event = eventfd(0, EFD_CLOEXEC);
+  owner = getpid();
+  if (takes_usr1) install();
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Outside::~Outside() {
+  uninstall();
+  if (::write(event.load(), &kEnd, sizeof(kEnd)) < 0) {
+    thread_.detach();
+    return;
+  }
+  thread_.join();
+}
+
+void Outside::run() {
+  pthread_setname_np(pthread_self(), "sirtaki-outside");
+  std::array<pollfd, 2> sources = {{{event.load(), POLLIN, 0}, {line_, POLLIN, 0}}};
+  while (true) {
+    if (poll(sources.data(), sources.size(), -1) < 0 && errno != EINTR) return;
+    if ((sources[1].revents != 0) && !on_line()) sources[1].fd = -1;
+    if ((sources[0].revents & POLLIN) == 0) continue;
+    std::uint64_t count = 0;
+    if (read(event.load(), &count, sizeof(count)) < 0) continue;
+    if (count >= kEnd) return;
+    on_signal();
+  }
+}
+
+void Outside::on_signal() {
+  const std::string who = "rank " + std::to_string(engine_->topology().rank);
+  write_all("sirtaki: how the job stands at " + time_of_day(wall_clock()) + ", as SIGUSR1 asked " + who + ":\n" +
+            engine_->job_status() + "\n");
+}
+
+// False when the launcher is gone.
+bool Outside::on_line() {
+  std::string message(kLongestWord, '\0');
+  const ssize_t count = recv(line_, message.data(), message.size(), MSG_DONTWAIT);
+  if (count < 0) return errno == EAGAIN || errno == EINTR;
+  if (count == 0) return false;
+  message.resize(static_cast<std::size_t>(count));
+  if (message[0] == 'A') {
+    const std::string answer = "P" + engine_->report();
+    send(line_, answer.data(), std::min(answer.size(), kLongestAnswer), MSG_NOSIGNAL);
+  } else if (message[0] == 'F') {
+    try {
+      engine_->fail_job(read_cause(message.substr(1)));
+    } catch (const Error&) {  // not from a launcher of this version; the rank is told to end in any case
+    }
+  }
+  return true;
+}
+
+}  // namespace sirtaki

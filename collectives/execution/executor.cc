@@ -1,0 +1,350 @@
+#include "execution/executor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "math/kernels.h"
+
+namespace sirtaki {
+namespace {
+
+Reduction reduction_of(const Request& request, DType dtype, int contributors) {
+  const double divisor = request.op == ReduceOp::kAverage ? contributors : 1;
+  return {.dtype = dtype,
+          .op = request.op == ReduceOp::kAverage ? ReduceOp::kSum : request.op,
+          .prescale = request.prescale,
+          .postscale = request.postscale / divisor};
+}
+
+// The first dim0 % ranks ranks get one row more.
+std::vector<std::int64_t> rows_by_rank(std::int64_t rows, int ranks) {
+  std::vector<std::int64_t> result(static_cast<std::size_t>(ranks), rows / ranks);
+  for (std::int64_t r = 0; r < rows % ranks; ++r) ++result[static_cast<std::size_t>(r)];
+  return result;
+}
+
+std::vector<std::int64_t> scaled(std::span<const std::int64_t> rows, std::int64_t row) {
+  std::vector<std::int64_t> result(rows.begin(), rows.end());
+  for (std::int64_t& count : result) count *= row;
+  return result;
+}
+
+Shape with_rows(Shape shape, std::int64_t rows) {
+  shape[0] = rows;
+  return shape;
+}
+
+std::int64_t largest_bytes(std::span<const Segment> segments, DType dtype) {
+  std::int64_t largest = 0;
+  for (const Segment& segment : segments) largest = std::max(largest, segment.count);
+  return largest * static_cast<std::int64_t>(size_of(dtype));
+}
+
+// How often queued work is looked after while nothing else happens.
+constexpr std::chrono::milliseconds kLookInterval{500};
+
+// Of several events on one stream the latest says all.
+void add_event(std::vector<EventPtr>& events, const EventPtr& event) {
+  if (event == nullptr) return;
+  for (EventPtr& other : events) {
+    if (other->stream() != event->stream()) continue;
+    if (other->number() < event->number()) other = event;
+    return;
+  }
+  events.push_back(event);
+}
+
+}  // namespace
+
+Executor::Executor(int rank, int size, DataPlanes planes, Deliver deliver, Met met)
+    : rank_(rank), size_(size), planes_(std::move(planes)), deliver_(std::move(deliver)), met_(std::move(met)) {}
+
+bool Executor::at_meeting() const { return busy() && batches_.front().meeting && !batches_.front().meeting->over; }
+
+bool Executor::progress() {
+  if (watching_) look_after_queued();
+  if (batches_.empty()) return false;
+  auto& [batch, meeting] = batches_.front();
+  const bool starts = !running_.has_value();
+  if (starts) {
+    results_.clear();
+    results_.resize(batch.size());
+    running_ = meeting ? meet_and_run(batch, *meeting) : run(batch);
+  }
+  std::optional<Error> refused;
+  try {
+    if (!running_->advance()) return running_->took_progress() || starts;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kPrecondition) throw;
+    refused = error;
+  }
+  running_.reset();
+  if (plane_ != nullptr) {
+    if (const EventPtr there = plane_->end()) {
+      for (Result& result : results_) result.there = there;
+      watching_ = true;
+    }
+  }
+  plane_ = nullptr;
+  Entry finished = std::move(batches_.front());
+  batches_.pop_front();
+  if (finished.meeting) met_(*finished.meeting, finished.batch);
+  deliver_all(finished.batch, refused ? &*refused : nullptr);
+  return true;
+}
+
+std::vector<StandingWait> Executor::running() const {
+  std::vector<StandingWait> result;
+  if (batches_.empty()) return result;
+  if (at_meeting()) result.push_back({"repeated step", ""});
+  for (const BatchItem& item : batches_.front().batch) {
+    Request shown;
+    shown.name = item.agreement->request.name;
+    shown.sequence = item.sequence;
+    result.push_back({shown.title(), item.submission ? item.submission->request.site : ""});
+  }
+  return result;
+}
+
+void Executor::for_each(const std::function<void(const Submission&, bool running)>& call) const {
+  for (std::size_t i = 0; i < batches_.size(); ++i) {
+    for (const BatchItem& item : batches_[i].batch) {
+      if (item.submission) call(*item.submission, i == 0 && running_.has_value());
+    }
+  }
+}
+
+void Executor::look_after_queued() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_look_) return;
+  next_look_ = now + kLookInterval;
+  watching_ = false;
+  for (const auto& plane : planes_) watching_ |= plane->watch();
+}
+
+void Executor::deliver_all(Batch& batch, const Error* error) {
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    if (batch[i].submission) deliver_(*batch[i].submission, std::move(results_[i]), error);
+  }
+}
+
+void Executor::abort(const Error& error) {
+  if (error.kind() == ErrorKind::kAborted) {
+    for (const auto& plane : planes_) plane->abort();
+  }
+  watching_ = false;
+  for (Entry& entry : batches_) {
+    for (BatchItem& item : entry.batch) {
+      if (item.submission) deliver_(*item.submission, Result(), &error);
+    }
+  }
+  // What a plane still has under way may yet touch memory, so the task is left as it is until the process ends.
+  if (running_) {
+    struct Abandoned {
+      Task task;
+      std::vector<Result> results;
+      std::deque<Entry> batches;
+    };
+    static_cast<void>(new Abandoned{std::move(*running_), std::move(results_), std::move(batches_)});
+  }
+  running_.reset();
+  batches_.clear();
+}
+
+Task Executor::run(Batch& batch) {
+  switch (batch.front().agreement->request.verb) {
+    case Verb::kAllreduce:
+      co_await allreduce(batch);
+      break;
+    case Verb::kBroadcast:
+      co_await broadcast(batch);
+      break;
+    case Verb::kAllgather:
+      co_await allgather(batch.front());
+      break;
+    case Verb::kReducescatter:
+      co_await reducescatter(batch.front());
+      break;
+    case Verb::kAlltoall:
+      co_await alltoall(batch.front());
+      break;
+    default:  // a barrier is done once it is agreed on; the engine deals with the others
+      break;
+  }
+}
+
+DataPlane& Executor::choose_plane(const PlaneQuery& query) {
+  plane_ = &choose(planes_, query);
+  if (query.device != kHostDevice) plane_->begin(position_of(batches_.front().batch, query.bytes));
+  return *plane_;
+}
+
+StreamPosition Executor::position_of(const Batch& batch, std::int64_t bytes) {
+  StreamPosition position{kHostDevice, {}, bytes};
+  for (const BatchItem& item : batch) {
+    if (!item.submission) continue;
+    position.device = item.submission->request.tensors[0].device;
+    add_event(position.after, item.submission->ready);
+  }
+  return position;
+}
+
+// The caller's memory, or memory that the caller or the core allocates now; null on a GPU for a rank that has joined.
+void* Executor::output(BatchItem& item, std::size_t tensor, Shape shape) {
+  const TensorSpec& spec = item.agreement->request.tensors[tensor];
+  Result& result = results_[static_cast<std::size_t>(&item - batches_.front().batch.data())];
+  result.buffers.resize(item.agreement->request.tensors.size());
+  result.shapes.resize(item.agreement->request.tensors.size());
+  const std::size_t bytes = static_cast<std::size_t>(element_count(shape)) * size_of(spec.dtype);
+  void* out = nullptr;
+  if (!item.submission && spec.device != kHostDevice) {
+    out = nullptr;
+  } else if (!item.submission) {
+    result.buffers[tensor] = HostBuffer(bytes);
+    out = result.buffers[tensor].data();
+  } else if (item.submission->addresses[tensor].out != nullptr) {
+    out = item.submission->addresses[tensor].out;
+  } else if (item.submission->allocate) {
+    out = item.submission->allocate(tensor, shape, plane_ == nullptr ? nullptr : plane_->stream());
+  } else {
+    result.buffers[tensor] = HostBuffer(bytes);
+    out = result.buffers[tensor].data();
+  }
+  result.shapes[tensor] = std::move(shape);
+  return out;
+}
+
+// What is said and what is added up share hand-overs if one plane does both, in one call.
+Task Executor::meet_and_run(Batch& batch, PlanBarrier& meeting) {
+  plane_ = find(planes_, {Verb::kAllreduce, DType::kUint64, ReduceOp::kMax, kHostDevice, sizeof(PlanBarrier::Words)});
+  if (plane_ == nullptr) throw Error(ErrorKind::kAborted, "no plane can run the meetings of a locked plan");
+  const Kinds kinds = kinds_of(batch);
+  if (kinds.size() == 1) {
+    const auto& [kind, segments] = *kinds.begin();
+    const Request& request = batch.front().agreement->request;
+    const std::int64_t largest = largest_bytes(segments, kind.dtype);
+    if (find(planes_, {Verb::kAllreduce, kind.dtype, request.op, kind.device, largest}) == plane_) {
+      plane_->note_use();
+      co_await plane_->allreduce_if_all_come(meeting, reduction_of(request, kind.dtype, kind.contributors), segments);
+      co_return;
+    }
+  }
+  co_await plane_->allreduce_if_all_come(meeting, {}, {});
+  if (!meeting.called_off()) co_await allreduce(batch.front().agreement->request, kinds);
+}
+
+Task Executor::allreduce(Batch& batch) {
+  const Kinds kinds = kinds_of(batch);
+  co_await allreduce(batch.front().agreement->request, kinds);
+}
+
+Executor::Kinds Executor::kinds_of(Batch& batch) {
+  Kinds kinds;
+  for (BatchItem& item : batch) {
+    const Request& request = item.agreement->request;
+    for (std::size_t t = 0; t < request.tensors.size(); ++t) {
+      const TensorSpec& spec = request.tensors[t];
+      Segment segment;
+      segment.count = element_count(spec.shape);
+      segment.out = output(item, t, spec.shape);
+      segment.in = item.submission ? item.submission->addresses[t].in : segment.out;
+      if (!item.submission && spec.device == kHostDevice)
+        fill_identity(spec.dtype, request.op, segment.out, segment.count);
+      kinds[{spec.dtype, spec.device, item.contributors}].push_back(segment);
+    }
+  }
+  return kinds;
+}
+
+Task Executor::allreduce(const Request& request, const Kinds& kinds) {
+  for (const auto& [kind, segments] : kinds) {
+    const Reduction reduction = reduction_of(request, kind.dtype, kind.contributors);
+    DataPlane& plane =
+        choose_plane({Verb::kAllreduce, kind.dtype, request.op, kind.device, largest_bytes(segments, kind.dtype)});
+    co_await plane.allreduce(reduction, segments);
+  }
+}
+
+Task Executor::broadcast(Batch& batch) {
+  const int root = batch.front().agreement->request.root;
+  std::map<Kind, std::vector<Segment>> kinds;
+  for (BatchItem& item : batch) {
+    const Request& request = item.agreement->request;
+    for (std::size_t t = 0; t < request.tensors.size(); ++t) {
+      const TensorSpec& spec = request.tensors[t];
+      Segment segment{item.submission->addresses[t].in, output(item, t, spec.shape), element_count(spec.shape)};
+      if (rank_ == root && segment.in != segment.out && segment.count > 0 && spec.device == kHostDevice) {
+        std::memcpy(segment.out, segment.in, static_cast<std::size_t>(segment.count) * size_of(spec.dtype));
+      }
+      kinds[{spec.dtype, spec.device, 0}].push_back(segment);
+    }
+  }
+  for (const auto& [kind, segments] : kinds) {
+    DataPlane& plane =
+        choose_plane({Verb::kBroadcast, kind.dtype, ReduceOp::kSum, kind.device, largest_bytes(segments, kind.dtype)});
+    co_await plane.broadcast(root, size_of(kind.dtype), segments);
+  }
+}
+
+Task Executor::allgather(BatchItem& item) {
+  const Request& request = item.agreement->request;
+  for (std::size_t t = 0; t < request.tensors.size(); ++t) {
+    const TensorSpec& spec = request.tensors[t];
+    const auto ranks = static_cast<std::size_t>(size_);
+    const auto rows = std::span(item.agreement->sizes).subspan(t * ranks, ranks);
+    const std::int64_t total = std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+    const Shape shape = with_rows(spec.shape, total);
+    const std::size_t size = size_of(spec.dtype);
+    DataPlane& plane = choose_plane({Verb::kAllgather, spec.dtype, ReduceOp::kSum, spec.device,
+                                     element_count(shape) * static_cast<std::int64_t>(size)});
+    const Spread spread{item.submission->addresses[t].in, output(item, t, shape), scaled(rows, row_size(spec.shape))};
+    co_await plane.allgather(size, spread);
+  }
+}
+
+Task Executor::reducescatter(BatchItem& item) {
+  const Request& request = item.agreement->request;
+  for (std::size_t t = 0; t < request.tensors.size(); ++t) {
+    const TensorSpec& spec = request.tensors[t];
+    const std::vector<std::int64_t> rows = rows_by_rank(spec.shape[0], size_);
+    const Shape shape = with_rows(spec.shape, rows[static_cast<std::size_t>(rank_)]);
+    const std::int64_t bytes = element_count(spec.shape) * static_cast<std::int64_t>(size_of(spec.dtype));
+    DataPlane& plane = choose_plane({Verb::kReducescatter, spec.dtype, request.op, spec.device, bytes});
+    const Spread spread{item.submission->addresses[t].in, output(item, t, shape), scaled(rows, row_size(spec.shape))};
+    co_await plane.reducescatter(reduction_of(request, spec.dtype, item.contributors), spread);
+  }
+}
+
+Task Executor::alltoall(BatchItem& item) {
+  const TensorSpec& spec = item.agreement->request.tensors[0];
+  const auto ranks = static_cast<std::size_t>(size_);
+  const auto me = static_cast<std::size_t>(rank_);
+  const std::vector<std::int64_t>& rows = item.agreement->sizes;
+  std::vector<std::int64_t> received(ranks);
+  for (std::size_t from = 0; from < ranks; ++from) received[from] = rows[from * ranks + me];
+  const std::int64_t total = std::accumulate(received.begin(), received.end(), std::int64_t{0});
+  const std::int64_t row = row_size(spec.shape);
+  const Shape shape = with_rows(spec.shape, total);
+  const std::vector<std::int64_t> receive_counts = scaled(received, row);
+  results_.front().received_splits = std::move(received);
+  // All ranks must choose the same plane, so the question is about the most that any of them holds.
+  std::int64_t most = 0;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    std::int64_t sent = 0;
+    std::int64_t got = 0;
+    for (std::size_t s = 0; s < ranks; ++s) {
+      sent += rows[r * ranks + s];
+      got += rows[s * ranks + r];
+    }
+    most = std::max({most, sent, got});
+  }
+  const std::size_t size = size_of(spec.dtype);
+  DataPlane& plane = choose_plane(
+      {Verb::kAlltoall, spec.dtype, ReduceOp::kSum, spec.device, most * row * static_cast<std::int64_t>(size)});
+  const Exchange exchange{item.submission->addresses[0].in, output(item, 0, shape),
+                          scaled(std::span(rows).subspan(me * ranks, ranks), row), receive_counts};
+  co_await plane.alltoall(size, exchange);
+}
+
+}  // namespace sirtaki

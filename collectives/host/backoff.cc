@@ -1,0 +1,57 @@
+#include "host/backoff.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+namespace sirtaki {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::nanoseconds;
+
+constexpr microseconds kSpin{50};
+constexpr microseconds kSpinMovingData{300};
+// Where ranks share cores: whoever can go on gets the core at once, and it does not fall asleep, from which a wake-up
+// takes longer than a small operation.
+constexpr microseconds kYielding{100};
+constexpr int kFraction = 16;
+constexpr nanoseconds kShortestNap{5'000};
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+bool Backoff::spin(bool moving_data) {
+  const auto now = std::chrono::steady_clock::now();
+  if (!waiting_) {
+    waiting_ = true;
+    since_ = now;
+  }
+  const auto waited = now - since_;
+  if (waited >= (moving_data ? kSpinMovingData : kSpin)) return false;
+  if (has_core()) {
+    relax();
+    return true;
+  }
+  if (waited >= kYielding) return false;
+  sched_yield();
+  return true;
+}
+
+nanoseconds Backoff::nap_length(nanoseconds longest) const {
+  const nanoseconds waited = std::chrono::steady_clock::now() - since_;
+  return std::clamp<nanoseconds>(waited / kFraction, kShortestNap, longest);
+}
+
+void Backoff::pause(Doorbell& doorbell, bool moving_data) {
+  if (!spin(moving_data)) doorbell.nap(nap_length());
+}
+
+}  // namespace sirtaki

@@ -1,0 +1,73 @@
+#include "host/core_placement.h"
+
+#include <sched.h>
+
+namespace sirtaki {
+namespace {
+
+constexpr std::chrono::milliseconds kBetweenMoves{10};
+
+cpu_set_t allowed_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);  // nothing is known if the host has more cores than fit in
+  static_cast<void>(sched_getaffinity(0, sizeof(cores), &cores));
+  return cores;
+}
+
+}  // namespace
+
+void CorePlacement::publish() { bells_->of(rank_).allowed = allowed_cores(); }
+
+bool CorePlacement::suffice(int each) const {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  for (int rank = 0; rank < bells_->size(); ++rank) CPU_OR(&all, &all, &bells_->of(rank).allowed);
+  return CPU_COUNT(&all) >= each * bells_->size();
+}
+
+bool CorePlacement::shared() const {
+  const std::uint32_t seat = take();
+  for (int peer = 0; peer < bells_->size(); ++peer) {
+    if (rank_is_at(peer, seat)) return true;
+  }
+  return false;
+}
+
+bool CorePlacement::move_apart() {
+  const auto now = Clock::now();
+  if (now < next_move_) return false;
+  const std::uint32_t seat = take();
+  bool disturbs = false;
+  const cpu_set_t before = allowed_cores();
+  cpu_set_t others = before;
+  for (int peer = 0; peer < bells_->size(); ++peer) {
+    disturbs |= is_busy_here(peer, seat);
+    const std::uint32_t taken = bells_->of(peer).seat.load(std::memory_order_relaxed);
+    if (taken > 0) CPU_CLR(taken - 1, &others);
+  }
+  if (!disturbs || CPU_COUNT(&others) == 0) return false;
+  next_move_ = now + kBetweenMoves;
+  if (sched_setaffinity(0, sizeof(others), &others) != 0) return false;
+  take();
+  return sched_setaffinity(0, sizeof(before), &before) == 0;
+}
+
+// A number of the core, from 1 on.
+std::uint32_t CorePlacement::take() const {
+  const auto seat = static_cast<std::uint32_t>(sched_getcpu() + 1);
+  std::atomic<std::uint32_t>& own = bells_->of(rank_).seat;
+  if (own.load(std::memory_order_relaxed) != seat) own.store(seat, std::memory_order_relaxed);
+  return seat;
+}
+
+bool CorePlacement::rank_is_at(int peer, std::uint32_t seat) const {
+  return peer != rank_ && bells_->of(peer).seat.load(std::memory_order_relaxed) == seat;
+}
+
+// One at rest may be about to come from elsewhere: its program is busy with other things.
+bool CorePlacement::is_busy_here(int peer, std::uint32_t seat) const {
+  const auto rest = static_cast<Rest>(bells_->of(peer).state.load(std::memory_order_relaxed));
+  return rest != Rest::kAsleep && rank_is_at(peer, seat);
+}
+
+}  // namespace sirtaki

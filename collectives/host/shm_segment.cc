@@ -1,0 +1,205 @@
+#include "host/shm_segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <sstream>
+#include <utility>
+
+#include "host/setup_exchange.h"
+
+namespace sirtaki {
+namespace {
+
+std::string random_name() {
+  std::random_device random;
+  std::string name = "/sirtaki-" + std::to_string(getuid()) + "-";
+  for (int i = 0; i < 4; ++i) name += std::to_string(random());
+  return name;
+}
+
+std::string system_error(const std::string& what) { return what + ": " + std::strerror(errno); }
+
+// An open file that closes itself.
+class File {
+ public:
+  explicit File(int descriptor) : descriptor_(descriptor) {}
+  ~File() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  File(File&& other) noexcept : descriptor_(other.release()) {}
+  int descriptor() const { return descriptor_; }
+  int release() { return std::exchange(descriptor_, -1); }
+
+ private:
+  int descriptor_;
+};
+
+// What a process has of the segment, or why it has nothing.
+struct Part {
+  std::span<std::byte> bytes{};
+  int descriptor = -1;
+  std::string failure{};
+};
+
+struct flock lock_of(int rank, short type) {
+  struct flock lock{};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = rank;
+  lock.l_len = 1;
+  return lock;
+}
+
+Part map(File file, std::size_t size, int rank) {
+  struct flock lock = lock_of(rank, F_WRLCK);
+  if (fcntl(file.descriptor(), F_SETLK, &lock) != 0) return {.failure = system_error("locking shared memory")};
+  void* address = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file.descriptor(), 0);
+  if (address == MAP_FAILED) {
+    return {.failure = system_error("mapping " + std::to_string(size) + " bytes of shared memory")};
+  }
+  return {.bytes = {static_cast<std::byte*>(address), size}, .descriptor = file.release()};
+}
+
+// The first of the sizes that leaves as much free for others, and what comes after it, down to the smallest.
+std::span<const std::size_t> modest(const File& file, std::span<const std::size_t> sizes) {
+  struct statvfs room{};
+  if (fstatvfs(file.descriptor(), &room) != 0 || room.f_blocks == 0) return sizes;  // unlimited
+  const std::uint64_t free = static_cast<std::uint64_t>(room.f_bavail) * room.f_frsize;
+  while (sizes.size() > 1 && sizes.front() > free / 2) sizes = sizes.subspan(1);
+  return sizes;
+}
+
+File named_file(const std::string& name) {
+  return File(shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
+}
+
+// A file without a name, so that nothing stays whenever this process ends; where there are none, one whose name goes at
+// once.
+File nameless_file() {
+  File file(open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (file.descriptor() >= 0) return file;
+  const std::string name = random_name();
+  File named = named_file(name);
+  if (named.descriptor() >= 0) shm_unlink(name.c_str());
+  return named;
+}
+
+// What the others need to open it: by whom it is held, as which descriptor, and which file it is, since a process
+// number may mean another process to them.
+std::string place_of(int descriptor) {
+  struct stat facts{};
+  static_cast<void>(fstat(descriptor, &facts));  // without it nobody finds the file by this
+  std::string place;
+  for (const std::uint64_t number : {static_cast<std::uint64_t>(getpid()), static_cast<std::uint64_t>(descriptor),
+                                     std::uint64_t{facts.st_dev}, std::uint64_t{facts.st_ino}}) {
+    place += std::to_string(number) + " ";
+  }
+  return place;
+}
+
+// Takes the room at once: without it a full /dev/shm would be found out by a SIGBUS in the middle of a step.
+Part reserve(File file, std::span<const std::size_t> sizes) {
+  if (file.descriptor() < 0) return {.failure = system_error("creating a file in /dev/shm")};
+  std::string failure;
+  for (const std::size_t size : modest(file, sizes)) {
+    // What an attempt in vain has left would make the file longer than the next size: the others go by its length.
+    if (ftruncate(file.descriptor(), 0) != 0) return {.failure = system_error("emptying a file in /dev/shm")};
+    const int error = posix_fallocate(file.descriptor(), 0, static_cast<off_t>(size));
+    if (error == 0) return map(std::move(file), size, 0);
+    failure = "/dev/shm has no room for " + std::to_string(size) + " bytes: " + std::strerror(error) +
+              " (in a container, give it more, for example --shm-size=1g)";
+  }
+  return {.failure = failure};
+}
+
+Part map_whole(File file, const std::string& path, int rank) {
+  struct stat facts{};
+  if (file.descriptor() < 0 || fstat(file.descriptor(), &facts) != 0) {
+    return {.failure = system_error("opening " + path)};
+  }
+  return map(std::move(file), static_cast<std::size_t>(facts.st_size), rank);
+}
+
+Part open_by_place(const std::string& place, int rank) {
+  std::istringstream numbers(place);
+  std::uint64_t process = 0;
+  std::uint64_t descriptor = 0;
+  std::uint64_t device = 0;
+  std::uint64_t inode = 0;
+  numbers >> process >> descriptor >> device >> inode;
+  const std::string path = "/proc/" + std::to_string(process) + "/fd/" + std::to_string(descriptor);
+  struct stat facts{};
+  if (stat(path.c_str(), &facts) == 0 && (facts.st_dev != device || facts.st_ino != inode)) {
+    return {.failure = "opening " + path + ": process " + std::to_string(process) + " is not rank 0 here"};
+  }
+  return map_whole(File(open(path.c_str(), O_RDWR | O_CLOEXEC)), path, rank);
+}
+
+Part open_by_name(const std::string& name, int rank) {
+  return map_whole(File(shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0)), "/dev/shm" + name, rank);
+}
+
+}  // namespace
+
+std::unique_ptr<ShmSegment> ShmSegment::make(Transport& transport, std::size_t size, std::string& why) {
+  return make(transport, std::span(&size, 1), why);
+}
+
+std::unique_ptr<ShmSegment> ShmSegment::make(Transport& transport, std::span<const std::size_t> sizes,
+                                             std::string& why) {
+  bool made = false;
+  auto segment = share(transport, sizes, false, made, why);
+  // Ranks whose processes do not see each other, as in containers, may have /dev/shm in common all the same.
+  if (made && !why.empty()) segment = share(transport, sizes, true, made, why);
+  return segment;
+}
+
+// By a name for as long as it takes, or without one. `made`: rank 0 has it; the same on all ranks.
+std::unique_ptr<ShmSegment> ShmSegment::share(Transport& transport, std::span<const std::size_t> sizes, bool by_name,
+                                              bool& made, std::string& why) {
+  Part part;
+  const std::string name = by_name && transport.rank() == 0 ? random_name() : "";
+  std::string told;
+  if (transport.rank() == 0) {
+    part = reserve(by_name ? named_file(name) : nameless_file(), sizes);
+    if (!part.bytes.empty()) told = by_name ? name : place_of(part.descriptor);
+    send_text_to_all(transport, told);
+  } else {
+    told = receive_text(transport, 0);
+    if (!told.empty()) part = by_name ? open_by_name(told, transport.rank()) : open_by_place(told, transport.rank());
+  }
+  made = !told.empty();
+  std::unique_ptr<ShmSegment> segment(part.bytes.empty() ? nullptr : new ShmSegment(part.bytes, part.descriptor));
+  why = first_failure(transport, part.failure);
+  if (!name.empty()) shm_unlink(name.c_str());
+  return why.empty() ? std::move(segment) : nullptr;
+}
+
+std::unique_ptr<ShmSegment> ShmSegment::of_threads(std::shared_ptr<std::byte> memory, std::size_t size) {
+  std::unique_ptr<ShmSegment> segment(new ShmSegment({memory.get(), size}, -1));
+  segment->memory_ = std::move(memory);
+  return segment;
+}
+
+bool ShmSegment::is_let_go_by(int rank) const {
+  struct flock lock = lock_of(rank, F_WRLCK);
+  return fcntl(descriptor_, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
+}
+
+ShmSegment::~ShmSegment() {
+  if (memory_ != nullptr) return;
+  munmap(bytes_.data(), bytes_.size());
+  close(descriptor_);
+}
+
+}  // namespace sirtaki

@@ -1,0 +1,272 @@
+#include "math/kernels.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "math/dtype_dispatch.h"
+#include "math/float16_vectors.h"
+
+namespace sirtaki {
+namespace {
+
+template <class T>
+inline constexpr bool kIsHalf = std::is_same_v<T, Float16> || std::is_same_v<T, Bfloat16>;
+
+// The type to calculate in: 16-bit floats in float, integers unsigned so that overflow wraps instead of being
+// undefined.
+template <class T>
+auto widen(T value) {
+  if constexpr (kIsHalf<T>) {
+    return static_cast<float>(value);
+  } else {
+    return value;
+  }
+}
+
+// An element depends on no other, wherever `out` lies: compilers need not look whether the arrays overlap.
+template <class T, class Op>
+struct ReduceLoop {
+  T* out;
+  const T* a;
+  const T* b;
+  std::int64_t count;
+
+  [[gnu::always_inline]] void operator()() const {
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < count; ++i) out[i] = static_cast<T>(Op()(widen(a[i]), widen(b[i])));
+  }
+};
+
+struct Sum {
+  template <class T>
+  auto operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+    } else {
+      return a + b;
+    }
+  }
+};
+
+struct Product {
+  template <class T>
+  auto operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
+    } else {
+      return a * b;
+    }
+  }
+};
+
+// A NaN on either side stays a NaN, as in torch.
+struct Min {
+  template <class T>
+  T operator()(T a, T b) const {
+    return (b < a || b != b) ? b : a;
+  }
+};
+
+struct Max {
+  template <class T>
+  T operator()(T a, T b) const {
+    return (a < b || b != b) ? b : a;
+  }
+};
+
+template <class T>
+void reduce_typed(ReduceOp op, T* out, const T* a, const T* b, std::int64_t count, VectorLevel level) {
+  switch (op) {
+    case ReduceOp::kMin:
+      return run_at(level, ReduceLoop<T, Min>{out, a, b, count});
+    case ReduceOp::kMax:
+      return run_at(level, ReduceLoop<T, Max>{out, a, b, count});
+    case ReduceOp::kProduct:
+      return run_at(level, ReduceLoop<T, Product>{out, a, b, count});
+    default:
+      return run_at(level, ReduceLoop<T, Sum>{out, a, b, count});
+  }
+}
+
+ReduceOp on_bool(ReduceOp op) {
+  return op == ReduceOp::kMin || op == ReduceOp::kProduct ? ReduceOp::kMin : ReduceOp::kMax;
+}
+
+// Float to integer conversion out of range is undefined in C++; clamp. NaN becomes 0.
+template <class To>
+To truncate(double value) {
+  constexpr double low = static_cast<double>(std::numeric_limits<To>::min());
+  constexpr double high = static_cast<double>(std::numeric_limits<To>::max());
+  if (value != value) return 0;
+  if (value <= low) return std::numeric_limits<To>::min();
+  if (value >= high) return std::numeric_limits<To>::max();
+  return static_cast<To>(value);
+}
+
+// Values that lose nothing in float are scaled in float, which vectorizes twice as wide.
+template <class To, class From>
+inline constexpr bool kScaleInFloat =
+    (kIsHalf<From> || std::is_same_v<From, float>) && (kIsHalf<To> || std::is_same_v<To, float>);
+
+template <class To, class From>
+To convert_one(From value, double factor) {
+  if constexpr (kScaleInFloat<To, From>) {
+    return static_cast<To>(static_cast<float>(value) * static_cast<float>(factor));
+  } else {
+    const double scaled = static_cast<double>(widen(value)) * factor;
+    if constexpr (std::is_integral_v<To>) {
+      return truncate<To>(scaled);
+    } else if constexpr (kIsHalf<To>) {
+      return static_cast<To>(static_cast<float>(scaled));
+    } else {
+      return static_cast<To>(scaled);
+    }
+  }
+}
+
+template <class To, class From>
+To cast_one(From value) {
+  if constexpr (std::is_integral_v<To> && std::is_integral_v<From>) {
+    return static_cast<To>(value);
+  } else {
+    return convert_one<To>(value, 1.0);
+  }
+}
+
+template <class To, class From>
+struct CastLoop {
+  To* out;
+  const From* in;
+  std::int64_t count;
+
+  [[gnu::always_inline]] void operator()() const {
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < count; ++i) out[i] = cast_one<To>(in[i]);
+  }
+};
+
+template <class To, class From>
+struct ScaleLoop {
+  To* out;
+  const From* in;
+  std::int64_t count;
+  double factor;
+
+  [[gnu::always_inline]] void operator()() const {
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < count; ++i) out[i] = convert_one<To>(in[i], factor);
+  }
+};
+
+template <bool often, class Loop>
+void run_often(VectorLevel level, const Loop& loop) {
+  if constexpr (often) {
+    run_at(level, loop);
+  } else {
+    loop();
+  }
+}
+
+// Conversions that every step of training does are compiled for every level; the others are rare, and there are many.
+template <class To, class From>
+void convert_typed(To* out, const From* in, std::int64_t count, double factor, VectorLevel level) {
+  constexpr bool often = kScaleInFloat<To, From> || (std::is_same_v<To, double> && std::is_same_v<From, double>);
+  std::int64_t done = 0;
+  if constexpr (std::is_same_v<To, float> && std::is_same_v<From, Float16>) {
+    if (level != VectorLevel::kPortable) done = widen_by_vectors(out, in, count, static_cast<float>(factor));
+  } else if constexpr (std::is_same_v<To, Float16> && std::is_same_v<From, float>) {
+    if (level != VectorLevel::kPortable) done = narrow_by_vectors(out, in, count, static_cast<float>(factor));
+  }
+  if (factor == 1.0) {
+    const CastLoop<To, From> loop{out + done, in + done, count - done};
+    run_often<often>(level, loop);
+  } else {
+    const ScaleLoop<To, From> loop{out + done, in + done, count - done, factor};
+    run_often<often>(level, loop);
+  }
+}
+
+}  // namespace
+
+void reduce(DType dtype, ReduceOp op, void* accumulator, const void* in, std::int64_t count) {
+  reduce_to(dtype, op, accumulator, accumulator, in, count);
+}
+
+void reduce_to(DType dtype, ReduceOp op, void* out, const void* a, const void* b, std::int64_t count,
+               VectorLevel level) {
+  if (dtype == DType::kBool) op = on_bool(op);
+  with_type(dtype, [&]<class T>(std::type_identity<T>) {
+    reduce_typed(op, static_cast<T*>(out), static_cast<const T*>(a), static_cast<const T*>(b), count, level);
+  });
+}
+
+void convert(DType to, void* out, DType from, const void* in, std::int64_t count, double factor, VectorLevel level) {
+  if (count == 0) return;  // there may be no memory then
+  if (to == from && factor == 1.0) {
+    if (out != in) std::memmove(out, in, static_cast<std::size_t>(count) * size_of(to));
+    return;
+  }
+  with_type(to, [&]<class To>(std::type_identity<To>) {
+    with_type(from, [&]<class From>(std::type_identity<From>) {
+      convert_typed(static_cast<To*>(out), static_cast<const From*>(in), count, factor, level);
+    });
+  });
+}
+
+DType wire_dtype(const Reduction& reduction) {
+  const DType dtype = reduction.dtype;
+  if (dtype == DType::kFloat16 || dtype == DType::kBfloat16) return DType::kFloat32;
+  if (!is_integer(dtype) || reduction.postscale == 1.0) return dtype;
+  return dtype == DType::kUint64 ? DType::kUint64 : DType::kInt64;
+}
+
+void fill_identity(DType dtype, ReduceOp op, void* out, std::int64_t count) {
+  if (dtype == DType::kBool) {
+    std::memset(out, on_bool(op) == ReduceOp::kMin ? 1 : 0, static_cast<std::size_t>(count));
+    return;
+  }
+  with_type(dtype, [&]<class T>(std::type_identity<T>) {
+    using Wide = decltype(widen(T()));
+    constexpr bool floating = std::is_floating_point_v<Wide>;
+    Wide value = 0;
+    if (op == ReduceOp::kProduct) value = 1;
+    if (op == ReduceOp::kMin)
+      value = floating ? std::numeric_limits<Wide>::infinity() : std::numeric_limits<Wide>::max();
+    if (op == ReduceOp::kMax)
+      value = floating ? -std::numeric_limits<Wide>::infinity() : std::numeric_limits<Wide>::min();
+    std::fill_n(static_cast<T*>(out), count, static_cast<T>(value));
+  });
+}
+
+Dots dots(DType dtype, const void* a, const void* b, std::int64_t count) {
+  Dots result;
+  with_type(dtype, [&]<class T>(std::type_identity<T>) {
+    const T* x = static_cast<const T*>(a);
+    const T* y = static_cast<const T*>(b);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto p = static_cast<double>(widen(x[i]));
+      const auto q = static_cast<double>(widen(y[i]));
+      result.aa += p * p;
+      result.ab += p * q;
+      result.bb += q * q;
+    }
+  });
+  return result;
+}
+
+void combine(DType dtype, void* a, double fa, const void* b, double fb, std::int64_t count) {
+  with_type(dtype, [&]<class T>(std::type_identity<T>) {
+    if constexpr (!std::is_integral_v<T>) {
+      using Wide = decltype(widen(T()));
+      T* x = static_cast<T*>(a);
+      const T* y = static_cast<const T*>(b);
+      for (std::int64_t i = 0; i < count; ++i) {
+        x[i] = static_cast<T>(static_cast<Wide>(fa) * widen(x[i]) + static_cast<Wide>(fb) * widen(y[i]));
+      }
+    }
+  });
+}
+
+}  // namespace sirtaki

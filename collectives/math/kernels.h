@@ -1,0 +1,42 @@
+// Arithmetic on host buffers: the only loops over elements outside a library.
+#pragma once
+
+#include <cstdint>
+
+#include "base/types.h"
+#include "math/vector_level.h"
+#include "plane/data_plane.h"
+
+namespace sirtaki {
+
+// accumulator[i] = accumulator[i] op in[i]; op is kSum, kMin, kMax or kProduct. bool: sum and max are "or", product and
+// min are "and". Integers wrap as two's complement. 16-bit floats are rounded at each call: reduce them in
+// wire_dtype().
+void reduce(DType dtype, ReduceOp op, void* accumulator, const void* in, std::int64_t count);
+
+// out[i] = a[i] op b[i]; out may be a or b.
+void reduce_to(DType dtype, ReduceOp op, void* out, const void* a, const void* b, std::int64_t count,
+               VectorLevel level = best_vector_level());
+
+// out[i] = to(from(in[i]) * factor), in one pass. out == in is allowed when the sizes are equal. A factor of 1 is a
+// cast. Integers times a factor go through float64 and are truncated toward zero; out of range is clamped.
+void convert(DType to, void* out, DType from, const void* in, std::int64_t count, double factor,
+             VectorLevel level = best_vector_level());
+
+// The dtype in which values travel and accumulate: float32 for 16-bit floats, 64-bit integers when integers are scaled
+// afterwards (so that an average of int8 cannot overflow), otherwise the dtype itself.
+DType wire_dtype(const Reduction& reduction);
+
+// Fills with what changes nothing when reduced with op: 0 for sums, 1 for products, the extremes for min and max.
+void fill_identity(DType dtype, ReduceOp op, void* out, std::int64_t count);
+
+// Dot products for Adasum, in float64: {a.a, a.b, b.b}.
+struct Dots {
+  double aa = 0, ab = 0, bb = 0;
+};
+Dots dots(DType dtype, const void* a, const void* b, std::int64_t count);
+
+// a[i] = fa * a[i] + fb * b[i], float dtypes only.
+void combine(DType dtype, void* a, double fa, const void* b, double fb, std::int64_t count);
+
+}  // namespace sirtaki

@@ -1,0 +1,53 @@
+// Allreduce over MPI, piece by piece.
+#pragma once
+
+#include <span>
+
+#include "mpi/mpi_communicator.h"
+#include "plane/data_plane.h"
+#include "plane/mpi/mpi_exchange.h"
+#include "plane/mpi/mpi_window.h"
+#include "plane/pieces.h"
+
+namespace sirtaki {
+
+// The pieces of one batch, for MpiWindow. Casts and scales in the pass that packs or unpacks.
+class MpiAllreducePieces {
+ public:
+  MpiAllreducePieces(const MpiCommunicator& communicator, const Reduction& reduction,
+                     std::span<const Segment> segments);
+
+  bool next(Piece& piece) { return walk_.next(piece); }
+  void start(const Piece& piece, CacheSlot slot, MpiRequests& requests) const;
+  bool resume(const Piece& piece, CacheSlot slot, int stage, MpiRequests& requests) const;
+
+ private:
+  // MPI's own allreduce in place or from one buffer to another, or our exchange. All ranks choose alike.
+  enum class Way { kInPlace, kApart, kExchange };
+  // Where the elements to reduce are, and where the results come.
+  struct Place {
+    const std::byte* in;
+    std::byte* out;
+  };
+
+  Way way(const Piece& piece) const;
+  Place place(const Piece& piece, CacheSlot slot) const;
+  ExchangedPiece exchanged(const Piece& piece, CacheSlot slot) const;
+  void prepare(const Piece& piece, CacheSlot slot) const;
+  void finish(const Piece& piece, CacheSlot slot) const;
+
+  const MpiCommunicator& communicator_;
+  Reduction reduction_;
+  DType wire_;
+  MpiType type_;
+  MpiOp op_;
+  std::size_t item_;       // bytes of an element
+  std::size_t wire_item_;  // and on its way
+  int size_;
+  Way own_way_;  // of MPI's two
+  MpiExchange exchange_;
+  std::span<const Segment> segments_;
+  PieceWalk walk_;
+};
+
+}  // namespace sirtaki

@@ -1,0 +1,137 @@
+#include "queue/request_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace sirtaki {
+namespace {
+
+[[noreturn]] void refuse(const Request& request, const std::string& why) {
+  throw Error(ErrorKind::kInvalidArgument, std::string(name_of(request.verb)) + " '" + request.title() + "': " + why);
+}
+
+bool reduces(const Request& request) {
+  return request.verb == Verb::kAllreduce || request.verb == Verb::kReducescatter;
+}
+
+bool is_float(DType dtype) { return !is_integer(dtype) && dtype != DType::kBool; }
+
+void check_scale(const Request& request, const char* what, double value) {
+  if (!std::isfinite(value))
+    refuse(request, std::string(what) + " is " + std::to_string(value) + ", which is not finite");
+}
+
+void check_reduction(const Request& request, int size) {
+  check_scale(request, "prescale_factor", request.prescale);
+  check_scale(request, "postscale_factor", request.postscale);
+  for (const TensorSpec& tensor : request.tensors) {
+    const std::string with = std::string(name_of(request.op)) + " of " + std::string(name_of(tensor.dtype));
+    if (tensor.dtype == DType::kBool) {
+      if (request.op == ReduceOp::kAverage) refuse(request, with + " has no meaning; use Sum, Min, Max or Product");
+      if (request.prescale != 1 || request.postscale != 1) refuse(request, "bool cannot be scaled");
+    }
+    if (request.op == ReduceOp::kAdasum && !is_float(tensor.dtype)) refuse(request, with + " needs a float dtype");
+  }
+  if (request.op == ReduceOp::kAdasum && request.verb == Verb::kAllreduce && (size & (size - 1)) != 0) {
+    refuse(request, "Adasum needs a number of ranks that is a power of two, not " + std::to_string(size));
+  }
+}
+
+void check_shape(const Request& request, const Shape& shape) {
+  constexpr std::int64_t kMostElements = std::int64_t{1} << 48;  // times the size of one still fits
+  std::int64_t elements = 1;
+  for (const std::int64_t length : shape) {
+    if (length < 0) refuse(request, "negative size in shape " + to_string(shape));
+    const bool fits = !__builtin_mul_overflow(elements, std::max<std::int64_t>(length, 1), &elements);
+    if (!fits || elements > kMostElements) refuse(request, "shape " + to_string(shape) + " has too many elements");
+  }
+}
+
+void check_tensors(const Request& request) {
+  const bool empty = request.verb == Verb::kBarrier || request.verb == Verb::kJoin ||
+                     request.verb == Verb::kAddProcessSet || request.verb == Verb::kRemoveProcessSet;
+  if (empty != request.tensors.empty()) {
+    refuse(request, empty ? "takes no tensors" : "no tensors were given");
+  }
+  const bool has_rows =
+      request.verb == Verb::kAllgather || request.verb == Verb::kAlltoall || request.verb == Verb::kReducescatter;
+  for (const TensorSpec& tensor : request.tensors) {
+    if (has_rows && tensor.shape.empty()) refuse(request, "needs a tensor with at least one dimension, got a scalar");
+    check_shape(request, tensor.shape);
+    if (tensor.device != request.tensors[0].device) {
+      throw Error(ErrorKind::kPrecondition, "'" + request.title() + "': tensors on " +
+                                                name_of_device(request.tensors[0].device) + " and " +
+                                                name_of_device(tensor.device) + " in one group");
+    }
+  }
+}
+
+void check_splits(const Request& request, int size) {
+  if (request.tensors.size() != 1) refuse(request, "takes one tensor, got " + std::to_string(request.tensors.size()));
+  const std::int64_t rows = request.tensors[0].shape[0];
+  if (request.splits.empty()) {
+    if (rows % size == 0) return;
+    refuse(request, "no splits were given, and " + std::to_string(rows) + " rows cannot be divided evenly among " +
+                        std::to_string(size) + " ranks");
+  }
+  if (request.splits.size() != static_cast<std::size_t>(size)) {
+    refuse(request, "splits must have one entry for each of " + std::to_string(size) + " ranks, got " +
+                        std::to_string(request.splits.size()));
+  }
+  std::int64_t left = rows;
+  for (const std::int64_t split : request.splits) {
+    if (split < 0) refuse(request, "splits hold the negative number " + std::to_string(split));
+    if (split > left) {
+      refuse(request, "splits " + to_string(request.splits) + " add up to more than the tensor's " +
+                          std::to_string(rows) + " rows");
+    }
+    left -= split;
+  }
+}
+
+}  // namespace
+
+void check_request(const Request& request, int size) {
+  check_tensors(request);
+  if (reduces(request)) check_reduction(request, size);
+  if (request.verb == Verb::kReducescatter && request.op == ReduceOp::kAdasum) {
+    throw Error(ErrorKind::kPrecondition, "reducescatter '" + request.title() + "': Adasum is not supported");
+  }
+  if (request.verb == Verb::kAlltoall) check_splits(request, size);
+  if (request.verb == Verb::kBroadcast && (request.root < 0 || request.root >= size)) {
+    refuse(request, "root " + std::to_string(request.root) + " is none of " + std::to_string(size) + " ranks");
+  }
+}
+
+void check_addresses(const Request& request, const std::vector<Address>& addresses) {
+  struct Range {
+    const std::byte* begin;
+    const std::byte* end;
+    std::size_t tensor;
+  };
+  if (request.verb != Verb::kAllreduce && request.verb != Verb::kBroadcast) return;
+  std::vector<Range> outputs;
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    const auto bytes =
+        static_cast<std::size_t>(element_count(request.tensors[i].shape)) * size_of(request.tensors[i].dtype);
+    const auto* in = static_cast<const std::byte*>(addresses[i].in);
+    const auto* out = static_cast<const std::byte*>(addresses[i].out);
+    if (out == nullptr || bytes == 0) continue;
+    if (in != out && in < out + bytes && out < in + bytes) {
+      refuse(request, "input and output of tensor " + std::to_string(i) + " overlap in part");
+    }
+    outputs.push_back({out, out + bytes, i});
+  }
+  std::sort(outputs.begin(), outputs.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+  for (std::size_t i = 1; i < outputs.size(); ++i) {
+    if (outputs[i].begin < outputs[i - 1].end) {
+      refuse(request, "tensors " + std::to_string(outputs[i - 1].tensor) + " and " + std::to_string(outputs[i].tensor) +
+                          " share memory");
+    }
+  }
+}
+
+}  // namespace sirtaki

@@ -1,0 +1,67 @@
+// The promise that a submission gives back. The engine fulfils it once; any number of threads may wait.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/host_buffer.h"
+#include "base/types.h"
+#include "device/device.h"
+#include "sleep/futex.h"
+
+namespace sirtaki {
+
+// The outcome of an operation, except what it wrote into the caller's memory.
+struct Result {
+  std::vector<HostBuffer> buffers;  // one for each tensor; empty where the caller gave the memory
+  std::vector<Shape> shapes;        // of each output
+  std::vector<std::int64_t> received_splits;
+  std::int64_t value = 0;
+  EventPtr there;  // GPU: the event after which the results are in memory; the work is done before that
+};
+
+class Work {
+ public:
+  bool done() const { return (state_.load(std::memory_order_acquire) & kDone) != 0; }
+
+  // Failed in such a way that the memory may still be written to.
+  bool abandoned() const { return done() && error_ && error_->kind() == ErrorKind::kAborted; }
+
+  // Sleeps until done. False if a signal interrupted the wait: the caller handles the signal and waits again.
+  bool wait();
+
+  // After done(): returns the result, or throws the error.
+  Result& result();
+
+  // After done(): the GPU event after which the results are there and the inputs are no longer read; null on the host.
+  const EventPtr& there() const { return result_.there; }
+
+  // Runs the callback once the work is done: on the thread that finishes the work, or at once on this thread. May be
+  // called once only. Waiting threads may wake before the callback runs.
+  void then(std::function<void(Work&)> callback);
+
+  // Engine only, once.
+  void finish(Result result);
+  void fail(const Error& error);
+
+ private:
+  // Bits of the state; a thread sleeps only while kAwaited is set, and `callback_` is there only if kFollowed is.
+  static constexpr std::uint32_t kPending = 0;
+  static constexpr std::uint32_t kAwaited = 1;
+  static constexpr std::uint32_t kFollowed = 2;
+  static constexpr std::uint32_t kDone = 4;
+
+  void publish();
+
+  std::atomic<std::uint32_t> state_{kPending};
+  std::function<void(Work&)> callback_;
+  Result result_;
+  std::optional<Error> error_;
+};
+
+}  // namespace sirtaki
