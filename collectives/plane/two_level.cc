@@ -11,6 +11,7 @@
 #include "plane/making.h"
 #include "plane/pieces.h"
 #include "plane/rails.h"
+#include "plane/reduction_steps.h"
 #include "plane/shm_channel.h"
 #include "plane/slices.h"
 
@@ -35,7 +36,7 @@ class TwoLevelPlane final : public DataPlane {
   std::string_view name() const override { return "two-level"; }
 
   bool supports(const PlaneQuery& query) const override {
-    return query.verb == Verb::kAllreduce && query.device == kHostDevice && query.op != ReduceOp::kAdasum;
+    return query.verb == Verb::kAllreduce && query.device == kHostDevice && library_has(query.op, query.dtype);
   }
 
   Task allreduce(Reduction reduction, std::span<const Segment> segments) override;
@@ -84,7 +85,7 @@ Task TwoLevelPlane::allreduce(Reduction reduction, std::span<const Segment> segm
       co_await rails_.alongside(channel_.all_written(first + piece));
       if (const std::int64_t length = slices.slice_count(pieces[piece]); length > 0) {
         slices.reduce(pieces[piece], first + piece, rails_.memory(piece));
-        rails_.start(piece, wire_dtype(reduction), reduction.op, length);
+        rails_.start(piece, slices.wire(), reduction.op, length);
       }
     }
     if (step >= 2 && step < count + 2) {
