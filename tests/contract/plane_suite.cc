@@ -259,7 +259,7 @@ double end(DType dtype, int rank, int size, std::int64_t i) {
   const double most = largest(dtype);
   const std::array<double, kEnds> values = {most,
                                             -most,
-                                            most * (size - 1 - rank) / size,
+                                            most / size * (size - 1 - rank),
                                             -0.0,
                                             rank == 0 ? kInfinity : most,
                                             rank == 0 ? std::nan("") : 1.0,
@@ -275,7 +275,7 @@ bool is_average_of_ends(DType dtype, int size, std::int64_t i, double got) {
     case 1:
       return near(-largest(dtype));
     case 2:
-      return size == 1 ? got == 0 : near(largest(dtype) * (size - 1) / size / 2);
+      return size == 1 ? got == 0 : near(largest(dtype) / size * (size - 1) / 2);
     case 3:
       return got == 0 && std::signbit(got);
     case 4:
