@@ -19,9 +19,9 @@
 
 #include "base/host_buffer.h"
 #include "host/wait_for.h"
+#include "mpi/mpi_session.h"
 #include "plane/shm/shm.h"
 #include "transport/mpi.h"
-#include "mpi/mpi_session.h"
 
 namespace sirtaki {
 namespace {

@@ -18,9 +18,9 @@
 #include <string>
 #include <vector>
 
+#include "agreement/response_cache.h"
 #include "coordinator/coordinator.h"
 #include "locked_plan/locked_plan.h"
-#include "agreement/response_cache.h"
 
 namespace sirtaki {
 namespace {

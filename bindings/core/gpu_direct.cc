@@ -49,8 +49,7 @@ class DirectNccl {
     const auto asked = static_cast<ReduceOp>(op);
     const bool averages = asked == ReduceOp::kAverage;
     for (const auto& [dtype, segments] : kinds) {
-      const Reduction reduction{dtype, averages ? ReduceOp::kSum : asked, prescale,
-                                averages ? postscale / size_ : postscale};
+      const Reduction reduction{dtype, averages ? ReduceOp::kSum : asked, prescale, postscale, averages ? size_ : 1};
       if (!nccl_->can_reduce(reduction)) {
         throw Error(ErrorKind::kPrecondition,
                     "NCCL alone cannot reduce " + std::string(name_of(dtype)) + " with " + std::string(name_of(asked)));

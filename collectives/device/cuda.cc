@@ -213,9 +213,9 @@ class CudaDevice final : public Device {
     return lacks_kernels_;
   }
 
-  void convert(DType to, DType from, std::span<const Part> parts, double factor, Stream stream) override {
+  void convert(DType to, DType from, std::span<const Part> parts, Scale scale, Stream stream) override {
     const Current current(*driver_, context_);
-    kernels_->convert(to, from, parts, factor, stream);
+    kernels_->convert(to, from, parts, scale, stream);
   }
 
   void fill_identity(DType dtype, ReduceOp op, void* out, std::int64_t count, Stream stream) override {

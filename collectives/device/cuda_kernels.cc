@@ -22,13 +22,15 @@ struct PartList {
   std::array<long long, kParts> count;
   std::array<unsigned int, kParts> first_block;
   double factor;
+  long long divisor;
+  int keeps_finite;
   int parts;
 };
 static_assert(sizeof(PartList) <= 4096);
 
 // 16-bit floats are read and written by shifts and by the GPU's own conversions, since the compiler comes without
-// CUDA's headers. Integers go through double where they are scaled, are truncated toward zero, and clamped, as on the
-// host; unscaled they are cast.
+// CUDA's headers. Integers are scaled as on the host: exactly where they are only divided, else by way of double,
+// truncated toward zero, and clamped; unscaled they are cast. For floats `factor` is the whole scale.
 constexpr const char* kSource = R"cuda(
 struct Half { unsigned short bits; };
 struct Brain { unsigned short bits; };
@@ -67,12 +69,20 @@ typedef TO_TYPE To_;
 #define VECTOR 4
 template <class T> struct alignas(sizeof(T) * VECTOR) Vector { T at[VECTOR]; };
 
-// LOWEST and HIGHEST are those of an integer TO_TYPE.
-__device__ To_ converted(From value, double factor) {
+// The divisor of integers is that of a sum of as many numbers, so that the quotient is in their range. LOWEST and
+// HIGHEST are those of an integer TO_TYPE.
+__device__ To_ converted(From value, double factor, long long divisor, int keeps_finite) {
+#if SCALES && TO_INTEGER && FROM_INTEGER
+  if (factor == 1.0) return (To_)((WideInteger)value / (WideInteger)divisor);
+#endif
 #if SCALES && TO_INTEGER
-  double scaled = (double)widen(value) * factor;
+  double scaled = (double)widen(value) * factor / (double)divisor;
   if (!(scaled > LOWEST_AS_DOUBLE)) return scaled != scaled ? (To_)0 : (To_)LOWEST;
   return scaled >= HIGHEST_AS_DOUBLE ? (To_)HIGHEST : (To_)scaled;
+#elif SCALES && HIGHEST_FLOAT
+  From scaled = value * (From)factor;
+  if (keeps_finite && isinf(scaled) && !isinf(value)) scaled = scaled < 0 ? -MOST : MOST;
+  return scaled;
 #elif SCALES && DOUBLE
   return To<To_>::cast((double)widen(value) * factor);
 #elif SCALES
@@ -88,6 +98,8 @@ struct Parts {
   long long count[PARTS];
   unsigned int first_block[PARTS];
   double factor;
+  long long divisor;
+  int keeps_finite;
   int parts;
 };
 
@@ -112,12 +124,14 @@ extern "C" __global__ void convert(const __grid_constant__ Parts list) {
     for (int i = threadIdx.x; i < vectors; i += THREADS) {
       Vector<From> read = ((const Vector<From>*)in)[i];
       Vector<To_> write;
-      for (int k = 0; k < VECTOR; ++k) write.at[k] = converted(read.at[k], list.factor);
+      for (int k = 0; k < VECTOR; ++k) write.at[k] = converted(read.at[k], list.factor, list.divisor, list.keeps_finite);
       ((Vector<To_>*)out)[i] = write;
     }
     done = vectors * VECTOR;
   }
-  for (int i = done + threadIdx.x; i < count; i += THREADS) out[i] = converted(in[i], list.factor);
+  for (int i = done + threadIdx.x; i < count; i += THREADS) {
+    out[i] = converted(in[i], list.factor, list.divisor, list.keeps_finite);
+  }
 }
 )cuda";
 
@@ -135,18 +149,23 @@ const char* type_name(DType dtype) {
   return kNames[static_cast<std::size_t>(dtype)];
 }
 
+bool is_unsigned(DType dtype) {
+  return dtype == DType::kUint8 || dtype == DType::kUint16 || dtype == DType::kUint32 || dtype == DType::kUint64 ||
+         dtype == DType::kBool;
+}
+
+bool is_float_of_c(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kFloat64; }
+
 // The least and the greatest value, as integers and as doubles of which a value beyond has to be clamped.
 std::string limits(DType dtype) {
   const auto bits = static_cast<int>(size_of(dtype)) * 8;
   const std::string type = type_name(dtype);
-  const bool is_unsigned = dtype == DType::kUint8 || dtype == DType::kUint16 || dtype == DType::kUint32 ||
-                           dtype == DType::kUint64 || dtype == DType::kBool;
-  const std::string highest =
-      is_unsigned ? "(" + type + ")~(" + type + ")0" : "(" + type + ")((1ull << " + std::to_string(bits - 1) + ") - 1)";
-  const std::string lowest = is_unsigned ? "0" : "(-(" + highest + ") - 1)";
-  const std::string power = "0x1p" + std::to_string(is_unsigned ? bits : bits - 1);
+  const std::string highest = is_unsigned(dtype) ? "(" + type + ")~(" + type + ")0"
+                                                 : "(" + type + ")((1ull << " + std::to_string(bits - 1) + ") - 1)";
+  const std::string lowest = is_unsigned(dtype) ? "0" : "(-(" + highest + ") - 1)";
+  const std::string power = "0x1p" + std::to_string(is_unsigned(dtype) ? bits : bits - 1);
   return "#define HIGHEST " + highest + "\n#define LOWEST " + lowest + "\n#define HIGHEST_AS_DOUBLE " + power +
-         "\n#define LOWEST_AS_DOUBLE " + (is_unsigned ? "0.0" : "-" + power) + "\n";
+         "\n#define LOWEST_AS_DOUBLE " + (is_unsigned(dtype) ? "0.0" : "-" + power) + "\n";
 }
 
 std::string define(const char* name, const std::string& value) {
@@ -194,11 +213,14 @@ CuFunction CudaKernels::conversion(DType to, DType from, bool scales) {
   const std::lock_guard lock(mutex_);
   CuFunction& function = conversions_[{to, from, scales}];
   if (function != nullptr) return function;
-  std::string source = define("FROM_TYPE", type_name(from)) + define("TO_TYPE", type_name(to)) +
-                       define("SCALES", scales ? "1" : "0") + define("TO_INTEGER", is_integer(to) ? "1" : "0") +
-                       define("DOUBLE", is_wide(to) || is_wide(from) ? "1" : "0") +
-                       define("PARTS", std::to_string(kParts)) + define("THREADS", std::to_string(kThreads)) +
-                       define("PER_THREAD", std::to_string(kPerThread));
+  std::string source =
+      define("FROM_TYPE", type_name(from)) + define("TO_TYPE", type_name(to)) + define("SCALES", scales ? "1" : "0") +
+      define("TO_INTEGER", is_integer(to) ? "1" : "0") + define("FROM_INTEGER", is_integer(from) ? "1" : "0") +
+      define("HIGHEST_FLOAT", to == from && is_float_of_c(to) ? "1" : "0") +
+      define("MOST", to == DType::kFloat32 ? "3.402823466e38f" : "1.7976931348623157e308") +
+      define("WideInteger", is_unsigned(from) ? "unsigned long long" : "long long") +
+      define("DOUBLE", is_wide(to) || is_wide(from) ? "1" : "0") + define("PARTS", std::to_string(kParts)) +
+      define("THREADS", std::to_string(kThreads)) + define("PER_THREAD", std::to_string(kPerThread));
   if (is_integer(to)) source += limits(to);
   return function = build(source + kSource, "convert");
 }
@@ -210,14 +232,14 @@ CuFunction CudaKernels::filler(DType dtype) {
   return function;
 }
 
-void CudaKernels::convert(DType to, DType from, std::span<const Part> parts, double factor, Stream stream) {
+void CudaKernels::convert(DType to, DType from, std::span<const Part> parts, Scale scale, Stream stream) {
   constexpr std::int64_t kChunk = std::int64_t{kThreads} * kPerThread;
   CuFunction function = nullptr;
   PartList list;
   std::int64_t blocks = 0;
   const auto launch = [&] {
     if (list.parts == 0) return;
-    if (function == nullptr) function = conversion(to, from, factor != 1.0);
+    if (function == nullptr) function = conversion(to, from, !scale.is_one());
     std::array<void*, 1> arguments = {&list};
     driver_.check(driver_.LaunchKernel(function, static_cast<unsigned int>(blocks), 1, 1, kThreads, 1, 1, 0, stream,
                                        arguments.data(), nullptr),
@@ -225,7 +247,9 @@ void CudaKernels::convert(DType to, DType from, std::span<const Part> parts, dou
     list.parts = 0;
     blocks = 0;
   };
-  list.factor = factor;
+  list.factor = is_integer(to) ? scale.factor : scale.quotient();
+  list.divisor = scale.divisor;
+  list.keeps_finite = scale.keeps_finite() ? 1 : 0;
   list.parts = 0;
   for (const Part& part : parts) {
     if (part.count == 0) continue;

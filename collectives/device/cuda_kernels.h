@@ -20,7 +20,7 @@ class CudaKernels {
  public:
   CudaKernels(const CudaDriver& driver, std::shared_ptr<const Nvrtc> compiler, CuDevice device);
 
-  void convert(DType to, DType from, std::span<const Part> parts, double factor, Stream stream);
+  void convert(DType to, DType from, std::span<const Part> parts, Scale scale, Stream stream);
   void fill_identity(DType dtype, ReduceOp op, void* out, std::int64_t count, Stream stream);
 
  private:

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "base/types.h"
+#include "math/scale.h"
 
 namespace sirtaki {
 
@@ -82,8 +83,8 @@ class Device {
 
   // Why the two below cannot be called; empty if they can.
   virtual const std::string& lacks_kernels() = 0;
-  // out = to(from(in) * factor) for each part, as kernels.h's convert, in as few launches as there can be.
-  virtual void convert(DType to, DType from, std::span<const Part> parts, double factor, Stream stream) = 0;
+  // out = to(from(in) * scale) for each part, as kernels.h's convert, in as few launches as there can be.
+  virtual void convert(DType to, DType from, std::span<const Part> parts, Scale scale, Stream stream) = 0;
   virtual void fill_identity(DType dtype, ReduceOp op, void* out, std::int64_t count, Stream stream) = 0;
 };
 

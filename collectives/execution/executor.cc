@@ -11,11 +11,12 @@ namespace sirtaki {
 namespace {
 
 Reduction reduction_of(const Request& request, DType dtype, int contributors) {
-  const double divisor = request.op == ReduceOp::kAverage ? contributors : 1;
+  const bool averages = request.op == ReduceOp::kAverage;
   return {.dtype = dtype,
-          .op = request.op == ReduceOp::kAverage ? ReduceOp::kSum : request.op,
+          .op = averages ? ReduceOp::kSum : request.op,
           .prescale = request.prescale,
-          .postscale = request.postscale / divisor};
+          .postscale = request.postscale,
+          .divisor = averages ? contributors : 1};
 }
 
 // The first dim0 % ranks ranks get one row more.

@@ -1,9 +1,12 @@
 #include "math/kernels.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #include "math/dtype_dispatch.h"
 #include "math/float16_vectors.h"
@@ -147,6 +150,66 @@ struct CastLoop {
   }
 };
 
+template <class To>
+To clamped(auto value) {
+  if (std::in_range<To>(value)) return static_cast<To>(value);
+  return value < 0 ? std::numeric_limits<To>::min() : std::numeric_limits<To>::max();
+}
+
+template <class To, class From>
+To scaled_integer(From value, Scale scale) {
+  if (scale.factor != 1.0) {
+    return truncate<To>(static_cast<double>(value) * scale.factor / static_cast<double>(scale.divisor));
+  }
+  using Wide = std::conditional_t<std::is_signed_v<From>, std::int64_t, std::uint64_t>;
+  return clamped<To>(static_cast<Wide>(value) / static_cast<Wide>(scale.divisor));
+}
+
+// A finite number stays one.
+template <class T>
+struct BoundedScaleLoop {
+  T* out;
+  const T* in;
+  std::int64_t count;
+  T factor;
+
+  [[gnu::always_inline]] void operator()() const {
+    constexpr T most = std::numeric_limits<T>::max();
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < count; ++i) {
+      const T scaled = in[i] * factor;
+      const T bounded = scaled > most ? most : (scaled < -most ? -most : scaled);
+      out[i] = std::abs(in[i]) <= most ? bounded : scaled;
+    }
+  }
+};
+
+// The exponent of an infinity or a NaN has all bits set: adding its lowest one then reaches the sign.
+template <class T>
+struct AddAndScaleLoop {
+  using Word = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+  static constexpr Word kSign = Word{1} << (sizeof(T) * 8 - 1);
+  static constexpr Word kLowestOfExponent = Word{1} << (std::numeric_limits<T>::digits - 1);
+
+  T* out;
+  const T* a;
+  const T* b;
+  std::int64_t count;
+  T factor;
+  bool* all_finite;
+
+  [[gnu::always_inline]] void operator()() const {
+    Word found = 0;
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < count; ++i) {
+      const T sum = a[i] + b[i];
+      out[i] = sum * factor;
+      found |= (std::bit_cast<Word>(sum) & ~kSign) + kLowestOfExponent;
+    }
+    *all_finite = (found & kSign) == 0;
+  }
+};
+
 template <class To, class From>
 struct ScaleLoop {
   To* out;
@@ -171,7 +234,18 @@ void run_often(VectorLevel level, const Loop& loop) {
 
 // Conversions that every step of training does are compiled for every level; the others are rare, and there are many.
 template <class To, class From>
-void convert_typed(To* out, const From* in, std::int64_t count, double factor, VectorLevel level) {
+void convert_typed(To* out, const From* in, std::int64_t count, Scale scale, VectorLevel level) {
+  if constexpr (std::is_integral_v<To> && std::is_integral_v<From>) {
+    if (!scale.is_one()) {
+      std::transform(in, in + count, out, [scale](From value) { return scaled_integer<To>(value, scale); });
+      return;
+    }
+  } else if constexpr (std::is_same_v<To, From> && std::is_floating_point_v<To>) {
+    if (scale.keeps_finite()) {
+      return run_at(level, BoundedScaleLoop<To>{out, in, count, static_cast<To>(scale.quotient())});
+    }
+  }
+  const double factor = scale.quotient();
   constexpr bool often = kScaleInFloat<To, From> || (std::is_same_v<To, double> && std::is_same_v<From, double>);
   std::int64_t done = 0;
   if constexpr (std::is_same_v<To, float> && std::is_same_v<From, Float16>) {
@@ -202,23 +276,38 @@ void reduce_to(DType dtype, ReduceOp op, void* out, const void* a, const void* b
   });
 }
 
-void convert(DType to, void* out, DType from, const void* in, std::int64_t count, double factor, VectorLevel level) {
+void convert(DType to, void* out, DType from, const void* in, std::int64_t count, Scale scale, VectorLevel level) {
   if (count == 0) return;  // there may be no memory then
-  if (to == from && factor == 1.0) {
+  if (to == from && scale.is_one()) {
     if (out != in) std::memmove(out, in, static_cast<std::size_t>(count) * size_of(to));
     return;
   }
   with_type(to, [&]<class To>(std::type_identity<To>) {
     with_type(from, [&]<class From>(std::type_identity<From>) {
-      convert_typed(static_cast<To*>(out), static_cast<const From*>(in), count, factor, level);
+      convert_typed(static_cast<To*>(out), static_cast<const From*>(in), count, scale, level);
     });
   });
+}
+
+bool add_and_scale(DType dtype, void* out, const void* a, const void* b, std::int64_t count, double factor,
+                   VectorLevel level) {
+  bool all_finite = true;
+  const auto run = [&]<class T>(std::type_identity<T>) {
+    run_at(level, AddAndScaleLoop<T>{static_cast<T*>(out), static_cast<const T*>(a), static_cast<const T*>(b), count,
+                                     static_cast<T>(factor), &all_finite});
+  };
+  if (dtype == DType::kFloat32) {
+    run(std::type_identity<float>{});
+  } else {
+    run(std::type_identity<double>{});
+  }
+  return all_finite;
 }
 
 DType wire_dtype(const Reduction& reduction) {
   const DType dtype = reduction.dtype;
   if (dtype == DType::kFloat16 || dtype == DType::kBfloat16) return DType::kFloat32;
-  if (!is_integer(dtype) || reduction.postscale == 1.0) return dtype;
+  if (!is_integer(dtype) || (reduction.postscale == 1.0 && reduction.divisor == 1)) return dtype;
   return dtype == DType::kUint64 ? DType::kUint64 : DType::kInt64;
 }
 
@@ -230,7 +319,7 @@ void fill_identity(DType dtype, ReduceOp op, void* out, std::int64_t count) {
   with_type(dtype, [&]<class T>(std::type_identity<T>) {
     using Wide = decltype(widen(T()));
     constexpr bool floating = std::is_floating_point_v<Wide>;
-    Wide value = 0;
+    Wide value = static_cast<Wide>(-Wide{});  // since 0 + -0 is 0, and the other rank's -0 would be lost
     if (op == ReduceOp::kProduct) value = 1;
     if (op == ReduceOp::kMin)
       value = floating ? std::numeric_limits<Wide>::infinity() : std::numeric_limits<Wide>::max();

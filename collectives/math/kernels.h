@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/types.h"
+#include "math/scale.h"
 #include "math/vector_level.h"
 #include "plane/data_plane.h"
 
@@ -18,16 +19,21 @@ void reduce(DType dtype, ReduceOp op, void* accumulator, const void* in, std::in
 void reduce_to(DType dtype, ReduceOp op, void* out, const void* a, const void* b, std::int64_t count,
                VectorLevel level = best_vector_level());
 
-// out[i] = to(from(in[i]) * factor), in one pass. out == in is allowed when the sizes are equal. A factor of 1 is a
-// cast. Integers times a factor go through float64 and are truncated toward zero; out of range is clamped.
-void convert(DType to, void* out, DType from, const void* in, std::int64_t count, double factor,
+// out[i] = to(from(in[i]) * scale), in one pass. out == in is allowed when the sizes are equal. A scale of 1 is a cast.
+// Scaled integers are truncated toward zero, and clamped to their range; only a factor makes them go through float64.
+void convert(DType to, void* out, DType from, const void* in, std::int64_t count, Scale scale,
              VectorLevel level = best_vector_level());
+
+// out[i] = (a[i] + b[i]) * factor for float32 or float64; out may be a or b. False if a sum is infinite or NaN.
+bool add_and_scale(DType dtype, void* out, const void* a, const void* b, std::int64_t count, double factor,
+                   VectorLevel level = best_vector_level());
 
 // The dtype in which values travel and accumulate: float32 for 16-bit floats, 64-bit integers when integers are scaled
 // afterwards (so that an average of int8 cannot overflow), otherwise the dtype itself.
 DType wire_dtype(const Reduction& reduction);
 
-// Fills with what changes nothing when reduced with op: 0 for sums, 1 for products, the extremes for min and max.
+// Fills with what changes nothing when reduced with op: 0 for sums (-0 of floats), 1 for products, the extremes for min
+// and max.
 void fill_identity(DType dtype, ReduceOp op, void* out, std::int64_t count);
 
 // Dot products for Adasum, in float64: {a.a, a.b, b.b}.

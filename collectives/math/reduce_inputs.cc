@@ -1,8 +1,10 @@
 #include "math/reduce_inputs.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "math/kernels.h"
+#include "plane/average.h"
 
 namespace sirtaki {
 namespace {
@@ -13,60 +15,68 @@ struct alignas(64) Room {
   std::byte bytes[kRoomBytes];
 };
 
-// Of all ranks, `count` elements from byte `offset` on; through a room for the sum, so that `out`, which may be an
-// input, is written last.
-void fold_block(const Reduction& reduction, DType wire, std::span<const std::byte* const> in, std::size_t offset,
-                std::byte* out, std::int64_t count) {
-  Room sum;
+bool is_plain(const Reduction& reduction, DType wire) { return wire == reduction.dtype && reduction.prescale == 1.0; }
+
+// Of all ranks, `count` elements from byte `offset` on, into `result`, which is none of the inputs and in the dtype
+// `wire`. Returns the scale that is still to be applied. Floats are scaled while the last rank's are added, so that
+// a sum out of range is noticed before `out` of reduce_inputs(), which may be an input, is written.
+Scale fold_block(const Reduction& reduction, DType wire, std::span<const std::byte* const> in, std::size_t offset,
+                 std::byte* result, std::int64_t count) {
   Room wide;
-  const bool plain = wire == reduction.dtype && reduction.prescale == 1.0;
-  std::size_t next = 1;
-  if (plain && in.size() > 1) {
-    reduce_to(wire, reduction.op, sum.bytes, in[0] + offset, in[1] + offset, count);
-    next = 2;
-  } else {
-    convert(wire, sum.bytes, reduction.dtype, in[0] + offset, count, reduction.prescale);
+  const Scale scale(reduction.postscale, reduction.divisor);
+  const bool adds_floats = reduction.op == ReduceOp::kSum && (wire == DType::kFloat32 || wire == DType::kFloat64);
+  const auto input = [&](std::size_t rank, std::byte* room) -> const std::byte* {
+    if (is_plain(reduction, wire)) return in[rank] + offset;
+    convert(wire, room, reduction.dtype, in[rank] + offset, count, reduction.prescale);
+    return room;
+  };
+  const std::byte* sum = input(0, result);
+  for (std::size_t r = 1; r < in.size(); ++r, sum = result) {
+    const std::byte* other = input(r, wide.bytes);
+    if (r + 1 == in.size() && adds_floats && !scale.is_one()) {
+      const bool in_range = add_and_scale(wire, result, sum, other, count, scale.quotient());
+      if (!in_range && reduction.averages()) average_again(reduction, wire, in, offset, result, count);
+      return {};
+    }
+    reduce_to(wire, reduction.op, result, sum, other, count);
   }
-  for (; next < in.size(); ++next) {
-    const std::byte* other = in[next] + offset;
-    if (!plain) convert(wire, wide.bytes, reduction.dtype, other, count, reduction.prescale);
-    reduce(wire, reduction.op, sum.bytes, plain ? other : wide.bytes, count);
+  if (sum != result) std::memcpy(result, sum, static_cast<std::size_t>(count) * size_of(wire));
+  return scale;
+}
+
+// visit(byte of the inputs, first element, count) for one block after the other.
+template <typename Visit>
+void for_each_block(const Reduction& reduction, DType wire, std::int64_t count, Visit visit) {
+  const std::int64_t block = kRoomBytes / static_cast<std::int64_t>(size_of(wire));
+  for (std::int64_t done = 0; done < count; done += block) {
+    visit(static_cast<std::size_t>(done) * size_of(reduction.dtype), done, std::min(block, count - done));
   }
-  convert(reduction.dtype, out + offset, wire, sum.bytes, count, reduction.postscale);
 }
 
 }  // namespace
 
 void reduce_inputs(const Reduction& reduction, std::span<const std::byte* const> in, std::byte* out,
                    std::int64_t count) {
+  if (reduction.averages() && is_integer(reduction.dtype)) return average_integers(reduction, in, out, count);
   const DType wire = wire_dtype(reduction);
-  const bool plain = wire == reduction.dtype && reduction.prescale == 1.0 && reduction.postscale == 1.0;
-  if (plain && in.size() == 2) return reduce_to(wire, reduction.op, out, in[0], in[1], count);
-  const std::int64_t block = kRoomBytes / static_cast<std::int64_t>(size_of(wire));
-  for (std::int64_t done = 0; done < count; done += block) {
-    const std::size_t offset = static_cast<std::size_t>(done) * size_of(reduction.dtype);
-    fold_block(reduction, wire, in, offset, out, std::min(block, count - done));
+  const bool unscaled = reduction.postscale == 1.0 && reduction.divisor == 1;
+  if (is_plain(reduction, wire) && unscaled && in.size() == 2) {
+    return reduce_to(wire, reduction.op, out, in[0], in[1], count);
   }
+  Room sum;
+  for_each_block(reduction, wire, count, [&](std::size_t offset, std::int64_t, std::int64_t length) {
+    const Scale rest = fold_block(reduction, wire, in, offset, sum.bytes, length);
+    convert(reduction.dtype, out + offset, wire, sum.bytes, length, rest);
+  });
 }
 
-void reduce_inputs_to_wire(const Reduction& reduction, std::span<const std::byte* const> in, std::byte* out,
+void reduce_inputs_to_wire(const Reduction& reduction, DType wire, std::span<const std::byte* const> in, std::byte* out,
                            std::int64_t count) {
-  const DType wire = wire_dtype(reduction);
-  if (wire == reduction.dtype) {
-    return reduce_inputs({.dtype = wire, .op = reduction.op, .prescale = reduction.prescale}, in, out, count);
-  }
-  const std::int64_t block = kRoomBytes / static_cast<std::int64_t>(size_of(wire));
-  Room wide;
-  for (std::int64_t done = 0; done < count; done += block) {
-    const std::int64_t length = std::min(block, count - done);
-    std::byte* sum = out + static_cast<std::size_t>(done) * size_of(wire);
-    const std::size_t offset = static_cast<std::size_t>(done) * size_of(reduction.dtype);
-    convert(wire, sum, reduction.dtype, in[0] + offset, length, reduction.prescale);
-    for (const std::byte* other : in.subspan(1)) {
-      convert(wire, wide.bytes, reduction.dtype, other + offset, length, reduction.prescale);
-      reduce(wire, reduction.op, sum, wide.bytes, length);
-    }
-  }
+  for_each_block(reduction, wire, count, [&](std::size_t offset, std::int64_t first, std::int64_t length) {
+    std::byte* result = out + static_cast<std::size_t>(first) * size_of(wire);
+    const Scale rest = fold_block(reduction, wire, in, offset, result, length);
+    convert(wire, result, wire, result, length, rest);
+  });
 }
 
 }  // namespace sirtaki

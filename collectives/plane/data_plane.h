@@ -14,14 +14,17 @@
 
 namespace sirtaki {
 
-// How elements are combined: out = postscale * op(prescale * in of every rank). op is never kAverage: the executor
-// turns it into kSum with the divisor in postscale. 16-bit floats accumulate in float32; integers that are scaled after
-// the reduction accumulate in 64 bits and are truncated toward zero.
+// How elements are combined: out = postscale * op(prescale * in of every rank) / divisor. op is never kAverage: that is
+// a kSum with the number of ranks that contribute as divisor. docs/arithmetic.md has the rule for all planes.
 struct Reduction {
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   double prescale = 1.0;
   double postscale = 1.0;
+  std::int64_t divisor = 1;
+
+  bool averages() const { return op == ReduceOp::kSum && divisor != 1; }
+  ReduceOp asked() const { return averages() ? ReduceOp::kAverage : op; }  // as in a PlaneQuery
 };
 
 // One tensor of a batch; in == out is allowed, any other overlap is not. Counts are elements. On a GPU, a rank that has

@@ -7,8 +7,10 @@
 
 #include "base/host_buffer.h"
 #include "math/kernels.h"
+#include "math/reduce_inputs.h"
 #include "plane/adasum.h"
 #include "plane/pieces.h"
+#include "plane/reduction_steps.h"
 
 namespace sirtaki {
 namespace {
@@ -73,7 +75,8 @@ class PointToPoint final : public DataPlane {
   int next_tag() { return tag_ = (tag_ + kTagsOfOne) % kTags; }
 
   Task reduce_pieces(Reduction reduction, std::span<const Segment> segments, int tag) {
-    const DType wire = wire_dtype(reduction);
+    const ReductionSteps steps = steps_of_fold(reduction);
+    const DType wire = steps.wire;
     const auto wire_size = static_cast<std::int64_t>(size_of(wire));
     const auto item_size = static_cast<std::int64_t>(size_of(reduction.dtype));
     PieceWalk walk(segments, {.piece = kPieceBytes / wire_size, .direct = kPackAll});
@@ -85,21 +88,21 @@ class PointToPoint final : public DataPlane {
       }
       walk.for_each_part(piece, [&](const Segment& segment, std::int64_t from, std::int64_t count, std::int64_t at) {
         convert(wire, offset(buffer.data(), at * wire_size), reduction.dtype, offset(segment.in, from * item_size),
-                count, reduction.prescale);
+                count, steps.before);
       });
-      co_await reduce_flat(wire, reduction.op, buffer.data(), piece.count, tag + 2 * round % kTagsOfOne);
+      co_await reduce_flat(steps.combine, buffer.data(), piece.count, tag + 2 * round % kTagsOfOne);
       walk.for_each_part(piece, [&](const Segment& segment, std::int64_t from, std::int64_t count, std::int64_t at) {
         convert(reduction.dtype, offset(segment.out, from * item_size), wire, offset(buffer.data(), at * wire_size),
-                count, reduction.postscale);
+                count, steps.after);
       });
     }
   }
 
-  Task reduce_flat(DType dtype, ReduceOp op, std::byte* buffer, std::int64_t count, int tag) {
-    const auto item_size = static_cast<std::int64_t>(size_of(dtype));
+  Task reduce_flat(Reduction reduction, std::byte* buffer, std::int64_t count, int tag) {
+    const auto item_size = static_cast<std::int64_t>(size_of(reduction.dtype));
     std::vector<std::int64_t> counts(static_cast<std::size_t>(size_), 0);
     if (count * item_size <= kOneShotBytes) {
-      co_await reduce_blocks(dtype, op, buffer, std::vector<std::int64_t>(counts.size() + 1, 0), count, tag);
+      co_await reduce_blocks(reduction, buffer, std::vector<std::int64_t>(counts.size() + 1, 0), count, tag);
       co_return;
     }
     for (std::int64_t r = 0; r < size_; ++r) {
@@ -107,15 +110,15 @@ class PointToPoint final : public DataPlane {
     }
     const std::vector<std::int64_t> starts = starts_of(counts);
     const auto mine = static_cast<std::size_t>(rank_);
-    co_await reduce_blocks(dtype, op, buffer, starts, counts[mine], tag);
+    co_await reduce_blocks(reduction, buffer, starts, counts[mine], tag);
     co_await spread_blocks(item_size, buffer + starts[mine] * item_size, buffer, starts, tag + 1);
   }
 
   // Every rank sends each other rank r what begins at starts[r] (all of it where all starts are equal: then everybody
   // gets everything), and reduces what it gets in the order of the ranks, into its own block.
-  Task reduce_blocks(DType dtype, ReduceOp op, std::byte* buffer, std::vector<std::int64_t> starts, std::int64_t count,
+  Task reduce_blocks(Reduction reduction, std::byte* buffer, std::vector<std::int64_t> starts, std::int64_t count,
                      int tag) {
-    const auto item_size = static_cast<std::int64_t>(size_of(dtype));
+    const auto item_size = static_cast<std::int64_t>(size_of(reduction.dtype));
     const bool everything = starts.back() == 0;
     const std::int64_t bytes = count * item_size;
     HostBuffer theirs(static_cast<std::size_t>(bytes * size_));
@@ -131,10 +134,9 @@ class PointToPoint final : public DataPlane {
     }
     for (PendingPtr& transfer : pending) co_await std::move(transfer);
     std::byte* own = buffer + starts[static_cast<std::size_t>(rank_)] * item_size;
-    if (bytes == 0 || size_ == 1) co_return;
-    std::memcpy(offset(theirs.data(), rank_ * bytes), own, static_cast<std::size_t>(bytes));
-    std::memcpy(own, theirs.data(), static_cast<std::size_t>(bytes));
-    for (int r = 1; r < size_; ++r) reduce(dtype, op, own, offset(theirs.data(), r * bytes), count);
+    std::vector<const std::byte*> inputs;
+    for (int r = 0; r < size_; ++r) inputs.push_back(r == rank_ ? own : offset(theirs.data(), r * bytes));
+    reduce_inputs(reduction, inputs, own, count);
   }
 
   // Every rank sends its block to all others. Starts are elements of `element_size` bytes.
@@ -162,7 +164,8 @@ class PointToPoint final : public DataPlane {
   }
 
   Task scatter(Reduction reduction, const Spread& spread, int tag) {
-    const DType wire = wire_dtype(reduction);
+    const ReductionSteps steps = steps_of_fold(reduction);
+    const DType wire = steps.wire;
     const auto wire_size = static_cast<std::int64_t>(size_of(wire));
     const auto item_size = static_cast<std::int64_t>(size_of(reduction.dtype));
     const std::vector<std::int64_t> starts = starts_of(spread.counts);
@@ -177,12 +180,12 @@ class PointToPoint final : public DataPlane {
       HostBuffer buffer(static_cast<std::size_t>(packed.back() * wire_size));
       for (std::size_t r = 0; r < counts.size(); ++r) {
         convert(wire, offset(buffer.data(), packed[r] * wire_size), reduction.dtype,
-                offset(spread.in, (starts[r] + done) * item_size), counts[r], reduction.prescale);
+                offset(spread.in, (starts[r] + done) * item_size), counts[r], steps.before);
       }
       const auto mine = static_cast<std::size_t>(rank_);
-      co_await reduce_blocks(wire, reduction.op, buffer.data(), packed, counts[mine], tag + round % kTagsOfOne);
+      co_await reduce_blocks(steps.combine, buffer.data(), packed, counts[mine], tag + round % kTagsOfOne);
       convert(reduction.dtype, offset(spread.out, done * item_size), wire,
-              offset(buffer.data(), packed[mine] * wire_size), counts[mine], reduction.postscale);
+              offset(buffer.data(), packed[mine] * wire_size), counts[mine], steps.after);
     }
   }
 

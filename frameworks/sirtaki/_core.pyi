@@ -13,6 +13,7 @@ class InternalError(RuntimeError):
 class Buffer:
     """Bytes that the core allocated for a result; supports the buffer protocol (writable, format 'B')."""
     def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class Work:
     """One submitted request. `keep` lives until the core no longer touches its memory, even if this object does not."""
@@ -204,6 +205,32 @@ def set_gpu_libraries(nccl: Sequence[str], nvrtc: Sequence[str]) -> None:
 
 def set_usual_gpu(number: int) -> None:
     """The GPU of this rank if it joins without having submitted a GPU tensor; -1: the one of its local rank."""
+
+# NCCL without the engine, for steps that are captured into a graph (bindings/gpu_direct.cc).
+Card = tuple[str, str, str, str]
+
+def gpu_card(device: int) -> Card:
+    """What the ranks must know of this GPU to agree on NCCL: its identity, NCCL's version, why there is no NCCL, why
+    there are no kernels.
+    """
+
+def agree_on_gpus(cards: Sequence[Card]) -> tuple[bool, bool, str]:
+    """By the cards of all ranks: whether NCCL is used, whether kernels are, and why NCCL is not."""
+
+def nccl_unique_id() -> bytes:
+    """For rank 0, which gives it to the other ranks."""
+
+def gpu_convert(device: int, to: int, from_: int, parts: Sequence[tuple[int, int, int]], stream: int) -> None:
+    """Queues the conversion of each part on the stream. to, from_: dtype numbers."""
+
+class DirectNccl:
+    """A communicator of its own. Collective over the ranks; one thread at a time."""
+    def __init__(self, id: bytes, rank: int, size: int, device: int, stream: int, kernels: bool) -> None: ...
+    def allreduce(
+        self, tensors: Sequence[Tensor], op: int, prescale: float, postscale: float, wire: int = -1
+    ) -> None: ...
+    def check(self) -> None:
+        """Raises what NCCL has found to be wrong meanwhile."""
 
 def gpu_info() -> dict[str, str]:
     """Loads the libraries for GPUs: for "CUDA", "kernels" and "NCCL", what is there or the loader's words."""

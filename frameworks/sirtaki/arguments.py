@@ -58,7 +58,7 @@ def check_devices(**devices: Any) -> None:
 
 def check_not_negative(name: str, value: Any) -> None:
     """ValueError unless value is None or a number that is not below 0."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Real) or not value >= 0):
+    if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Real) or not value >= 0):  # type: ignore[operator]  # Real has >=
         raise ValueError(f"{name} must be a number that is not negative, got {value!r}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from types import TracebackType
+from types import FrameType, TracebackType
 
 # Frames of these folders are not the user's; adapters add their framework's.
 _internal: tuple[str, ...] = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<eval_with_key>", "<frozen ")
@@ -30,7 +30,7 @@ def is_internal(file: str) -> bool:
 
 def call_site() -> str:
     """File name and line of the innermost frame that belongs to neither this package nor a framework, or ""."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(_internal):

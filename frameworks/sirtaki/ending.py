@@ -46,7 +46,7 @@ class _Ending:
         self._seen_before = getattr(sys, "last_value", None)
         atexit.register(self._at_exit)
         self._exit_process = os._exit
-        os._exit = self._exit
+        os._exit = self._exit  # type: ignore[assignment]  # it returns in a forked child only
 
     def take_hook(self) -> None:
         """Puts our hook before the program's, which is called after it."""
@@ -137,8 +137,8 @@ class _Ending:
         """The interpreter keeps the last uncaught exception, also when the program has put its own hook over ours."""
         last = getattr(sys, "last_value", None)
         replaced = sys.excepthook != self._uncaught
-        unseen = last is not None and last is not self._seen_before
-        if not self._exit_code and replaced and unseen and not _is_interactive():
+        unseen = last is not self._seen_before
+        if last is not None and unseen and not self._exit_code and replaced and not _is_interactive():
             if _is_in_job():
                 self._fail(last)
             elif self.shutdown is None:

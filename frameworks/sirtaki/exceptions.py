@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from sirtaki.native import AbsentCore, core
 
-if isinstance(core, AbsentCore):
+if TYPE_CHECKING:
+    from sirtaki._core import InternalError as SirtakiInternalError
+elif isinstance(core, AbsentCore):
 
     class SirtakiInternalError(RuntimeError):
         """Ranks disagree, or the job has failed."""

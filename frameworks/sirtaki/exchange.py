@@ -35,7 +35,9 @@ def allgather_bytes(payload: bytes, name: str, process_set: int = 0) -> list[byt
         keep=keep,
     )
     work.wait()
-    return unframed(bytes(work.buffers()[0]))
+    (joined,) = work.buffers()
+    assert joined is not None  # the core allocates what an allgather gives
+    return unframed(bytes(joined))
 
 
 def framed(payload: bytes) -> bytearray:

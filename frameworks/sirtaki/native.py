@@ -7,7 +7,7 @@ import importlib.machinery
 import sys
 import sysconfig
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 
 class AbsentCore:
@@ -49,7 +49,10 @@ def _load() -> Any:
         return AbsentCore(_reason(error))
 
 
-core: Any = _load()
+if TYPE_CHECKING:
+    from sirtaki import _core as core
+else:
+    core = _load()
 
 
 def absent_parts() -> dict[str, str]:

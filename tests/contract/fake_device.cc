@@ -146,9 +146,9 @@ class Fake final : public FakeDevice {
     call(stream, [=] { std::memcpy(out, in, bytes); });
   }
   const std::string& lacks_kernels() override { return hardware_.lacks_kernels; }
-  void convert(DType to, DType from, std::span<const Part> parts, double factor, Stream stream) override {
+  void convert(DType to, DType from, std::span<const Part> parts, Scale scale, Stream stream) override {
     call(stream, [=, copied = std::vector<Part>(parts.begin(), parts.end())] {
-      for (const Part& part : copied) sirtaki::convert(to, part.out, from, part.in, part.count, factor);
+      for (const Part& part : copied) sirtaki::convert(to, part.out, from, part.in, part.count, scale);
     });
   }
   void fill_identity(DType dtype, ReduceOp op, void* out, std::int64_t count, Stream stream) override {

@@ -16,6 +16,8 @@
 #include "ordered_plane.h"
 #include "plane/gpu/gpu.h"
 #include "plane/mpi/mpi.h"
+#include "plane/point_to_point.h"
+#include "plane/shm/two_level.h"
 #include "plane_suite.h"
 #include "transport/mpi.h"
 #include "transport_suite.h"
@@ -77,7 +79,8 @@ void check_gpu_memory(MpiCommunicator communicator) {
   options.mpi = &transport.communicator();
   options.operations = "mpi";
   {
-    const auto plane = make_gpu_plane(transport, {}, std::move(options));  // no plane for the host to fall back to
+    const auto host = make_point_to_point_plane(transport);  // for what MPI does not reduce by our rule
+    const auto plane = make_gpu_plane(transport, {host.get()}, std::move(options));
     OrderedPlane ordered(*plane, *device, stream, transport.rank());
     check_plane_briefly(ordered, transport.rank(), transport.size());
   }

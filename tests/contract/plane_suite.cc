@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -69,19 +70,21 @@ double combine(const Reduction& reduction, double a, double b) {
 }
 
 double expected(const Reduction& reduction, int size, std::size_t tensor, std::int64_t i) {
-  const auto scaled = [&](double number, double factor) {
-    return is_integer(reduction.dtype) ? std::trunc(number * factor) : number * factor;
+  const auto scaled = [&](double number, double factor, std::int64_t divisor = 1) {
+    const double result = number * factor / static_cast<double>(divisor);
+    return is_integer(reduction.dtype) ? std::trunc(result) : result;
   };
   double result = scaled(value(reduction.dtype, 0, tensor, i), reduction.prescale);
   for (int rank = 1; rank < size; ++rank) {
     result = combine(reduction, result, scaled(value(reduction.dtype, rank, tensor, i), reduction.prescale));
   }
-  return scaled(result, reduction.postscale);
+  return scaled(result, reduction.postscale, reduction.divisor);
 }
 
 std::string title(const Reduction& reduction) {
   return std::string(name_of(reduction.op)) + " of " + std::string(name_of(reduction.dtype)) + ", prescale " +
-         std::to_string(reduction.prescale) + ", postscale " + std::to_string(reduction.postscale);
+         std::to_string(reduction.prescale) + ", postscale " + std::to_string(reduction.postscale) + ", divisor " +
+         std::to_string(reduction.divisor);
 }
 
 // The first of `count` elements, of which the first is element `begin` of its tensor, that is not as expected.
@@ -123,7 +126,13 @@ struct Suite {
     CHECK_MESSAGE(barrier.called_off() == (absent >= 0), "all know whether a rank departs");
   }
 
+  // A plane that leaves some of it to the next one says so to all ranks alike.
+  bool does(Verb verb, const Reduction& reduction) const {
+    return plane.supports({.verb = verb, .dtype = reduction.dtype, .op = reduction.asked()});
+  }
+
   void allreduce(const Reduction& reduction, const Counts& counts, PlanBarrier* barrier) {
+    if (!does(Verb::kAllreduce, reduction)) return;
     const DType dtype = reduction.dtype;
     std::vector<Memory> in, out;
     std::vector<Segment> segments;
@@ -151,6 +160,7 @@ struct Suite {
   }
 
   void reducescatter(const Reduction& reduction, const Counts& counts) {
+    if (!does(Verb::kReducescatter, reduction)) return;
     std::int64_t begin = 0;
     std::int64_t total = 0;
     for (int r = 0; r < size; ++r) {
@@ -236,6 +246,109 @@ struct Suite {
     return counts;
   }
 };
+
+// Numbers at the ends of a dtype, and their averages over `size` ranks.
+constexpr std::int64_t kEnds = 7;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+double largest(DType dtype) {
+  if (dtype == DType::kFloat16) return 65504.0;
+  if (dtype == DType::kBfloat16) return 0x1.fep127;
+  return dtype == DType::kFloat32 ? static_cast<double>(std::numeric_limits<float>::max())
+                                  : std::numeric_limits<double>::max();
+}
+
+double end(DType dtype, int rank, int size, std::int64_t i) {
+  const double most = largest(dtype);
+  const std::array<double, kEnds> values = {most,
+                                            -most,
+                                            most / size * (size - 1 - rank),
+                                            -0.0,
+                                            rank == 0 ? kInfinity : most,
+                                            rank == 0 ? std::nan("") : 1.0,
+                                            rank + 1.5};
+  return values[static_cast<std::size_t>(i % kEnds)];
+}
+
+bool is_average_of_ends(DType dtype, int size, std::int64_t i, double got) {
+  const auto near = [&](double right) { return std::isfinite(got) && std::abs(got / right - 1) < 0.01; };
+  switch (i % kEnds) {
+    case 0:
+      return near(largest(dtype));
+    case 1:
+      return near(-largest(dtype));
+    case 2:
+      return size == 1 ? got == 0 : near(largest(dtype) / size * (size - 1) / 2);
+    case 3:
+      return got == 0 && std::signbit(got);
+    case 4:
+      return got == kInfinity;
+    case 5:
+      return std::isnan(got);
+    default:
+      return near((size - 1) / 2.0 + 1.5);
+  }
+}
+
+void average_ends(Suite& suite, Verb verb, DType dtype, std::int64_t count) {
+  const Reduction reduction{.dtype = dtype, .op = ReduceOp::kSum, .divisor = suite.size};
+  if (!suite.does(verb, reduction)) return;
+  const std::int64_t total = verb == Verb::kReducescatter ? count * suite.size : count;
+  const std::int64_t first = verb == Verb::kReducescatter ? count * suite.rank : 0;
+  Memory in = memory(dtype, total);
+  Memory out = memory(dtype, count);
+  with_type(dtype, [&]<class T>(std::type_identity<T>) {
+    std::vector<double> ends(static_cast<std::size_t>(total));
+    for (std::int64_t i = 0; i < total; ++i) ends[static_cast<std::size_t>(i)] = end(dtype, suite.rank, suite.size, i);
+    convert(dtype, in.data(), DType::kFloat64, ends.data(), total, 1.0);
+    if (verb == Verb::kReducescatter) {
+      wait(suite.plane.reducescatter(
+          reduction, Spread{in.data(), out.data(), Counts(static_cast<std::size_t>(suite.size), count)}));
+    } else {
+      const Segment segment{in.data(), suite.in_place(0) ? in.data() : out.data(), count};
+      wait(suite.plane.allreduce(reduction, {&segment, 1}));
+    }
+    const bool in_input = verb == Verb::kAllreduce && suite.in_place(0);
+    const T* results = reinterpret_cast<const T*>(in_input ? in.data() : out.data());
+    for (std::int64_t i = 0; i < count; ++i) {
+      const double got = to_double(results[i]);
+      CHECK_MESSAGE(is_average_of_ends(dtype, suite.size, first + i, got), std::string(name_of(verb)),
+                    " at the ends of ", std::string(name_of(dtype)), ", element ", first + i, " is ", got);
+    }
+  });
+}
+
+// Of every dtype: integers are divided exactly, floats stay within their range.
+void check_averages(Suite& suite) {
+  for (int d = 0; d < kDTypeCount; ++d) {
+    const auto dtype = static_cast<DType>(d);
+    if (is_integer(dtype)) {
+      for (const double postscale : {1.0, 2.0}) {
+        const Reduction reduction{dtype, ReduceOp::kSum, 1, postscale, suite.size};
+        for (const Counts& counts : {Counts{3}, Counts{0, 1, 40, 10'001}}) suite.allreduce(reduction, counts);
+        suite.reducescatter(reduction, suite.spread(1037, 1));
+      }
+    } else if (dtype != DType::kBool) {
+      for (const std::int64_t count : {7, 30'007, 400'001}) average_ends(suite, Verb::kAllreduce, dtype, count);
+      average_ends(suite, Verb::kReducescatter, dtype, 3'001);
+    }
+  }
+}
+
+// Min and Max show a NaN that any rank has.
+void check_nans(Suite& suite) {
+  for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kSum, ReduceOp::kProduct}) {
+    const Reduction reduction{.dtype = DType::kFloat32, .op = op};
+    if (!suite.does(Verb::kAllreduce, reduction)) continue;
+    for (int owner = 0; owner < suite.size; ++owner) {
+      std::vector<float> data(2000, suite.rank == owner ? std::nanf("") : static_cast<float>(suite.rank));
+      const Segment segment{data.data(), data.data(), 2000};
+      wait(suite.plane.allreduce(reduction, {&segment, 1}));
+      CHECK_MESSAGE(std::ranges::all_of(data, [](float x) { return std::isnan(x); }), "a NaN is lost by ",
+                    title(reduction));
+    }
+  }
+}
 
 // Batches with nothing, one element, odd sizes, several pieces, and many small ones between large ones.
 std::vector<Counts> batches() {
@@ -325,6 +438,8 @@ void check_plane(DataPlane& plane, int rank, int size) {
   Suite suite{plane, rank, size};
   check_answers(plane);
   check_reductions(suite, {{1, 1}, {0.5, 1}, {1, 0.25}, {2, 0.5}});
+  check_averages(suite);
+  check_nans(suite);
   check_batches(suite);
   check_plan_barriers(suite);
   check_moves(suite);
@@ -334,6 +449,7 @@ void check_plane_briefly(DataPlane& plane, int rank, int size) {
   Suite suite{plane, rank, size};
   check_answers(plane);
   check_reductions(suite, {{1, 1}, {0.5, 0.25}});
+  check_averages(suite);
   for (const Counts& counts : batches()) suite.allreduce({DType::kFloat32, ReduceOp::kSum, 1, 0.25}, counts);
   suite.allreduce({DType::kBfloat16, ReduceOp::kSum, 1, 0.5}, {5, 700'001, 11, 262'144, 900'000, 6});
   check_plan_barriers(suite);
@@ -351,6 +467,8 @@ void check_allreduce_plane(DataPlane& plane, int rank, int size) {
   CHECK_MESSAGE(!plane.supports({.verb = Verb::kAllreduce, .device = 0}), "supports a GPU");
   CHECK_MESSAGE(!plane.supports({.verb = Verb::kAllreduce, .op = ReduceOp::kAdasum}), "supports Adasum");
   check_all_allreduces(suite);
+  check_averages(suite);
+  check_nans(suite);
   check_plan_barriers(suite);
   for (const Reduction& reduction :
        {Reduction{DType::kFloat32, ReduceOp::kSum, 0.5, 0.25}, Reduction{DType::kBfloat16, ReduceOp::kSum, 1, 0.5},

@@ -25,12 +25,13 @@ T element(DType dtype, std::uint32_t noise) {
   }
 }
 
-Reduction random_reduction(std::mt19937& random) {
+Reduction random_reduction(std::mt19937& random, int size) {
   constexpr std::array<ReduceOp, 4> ops = {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};
   Reduction reduction{static_cast<DType>(below(random, kDTypeCount)), ops[random() % ops.size()], 1, 1};
   if (reduction.dtype == DType::kBool) return reduction;
   if (below(random, 3) == 0) reduction.prescale = 1.0 / 3;
   if (below(random, 2) == 0) reduction.postscale = 0.7;
+  if (reduction.op == ReduceOp::kSum && below(random, 2) == 0) reduction.divisor = size;
   return reduction;
 }
 
@@ -38,7 +39,7 @@ Reduction random_reduction(std::mt19937& random) {
 
 RandomOperation::RandomOperation(DataPlane& plane, int rank, int size, std::mt19937& random)
     : plane_(plane), rank_(rank), size_(size), seed_(static_cast<std::uint32_t>(random())) {
-  reduction_ = random_reduction(random);
+  reduction_ = random_reduction(random, size);
   item_ = size_of(reduction_.dtype);
   const int verb = below(random, 8);
   if (verb < 4) begin_allreduce(random);

@@ -1,11 +1,12 @@
 // Control messages that are lost, overtaken, doubled or damaged on the way are noticed, and said what happened.
+#include "transport/control_channel.h"
+
 #include <doctest/doctest.h>
 
 #include <random>
 
 #include "base/error.h"
 #include "expect.h"
-#include "transport/control_channel.h"
 #include "transport/loopback.h"
 
 namespace sirtaki::testing {

@@ -1,4 +1,6 @@
 // Where ranks work: who shares a core with whom, and who moves away.
+#include "host/core_placement.h"
+
 #include <doctest/doctest.h>
 #include <sched.h>
 
@@ -7,7 +9,6 @@
 #include <new>
 
 #include "base/clock.h"
-#include "host/core_placement.h"
 
 namespace sirtaki::testing {
 namespace {

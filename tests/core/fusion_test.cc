@@ -1,7 +1,7 @@
 // Which requests travel together.
-#include <doctest/doctest.h>
-
 #include "fusion/fusion.h"
+
+#include <doctest/doctest.h>
 
 namespace sirtaki::testing {
 namespace {

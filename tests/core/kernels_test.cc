@@ -71,9 +71,9 @@ TEST_CASE("Each reduction computes its formula") {
 }
 
 template <class To, class From>
-To converted(DType to, DType from, From value, double factor) {
+To converted(DType to, DType from, From value, Scale scale) {
   To result;
-  convert(to, &result, from, &value, 1, factor);
+  convert(to, &result, from, &value, 1, scale);
   return result;
 }
 
@@ -84,6 +84,13 @@ TEST_CASE("Conversions truncate, wrap, clamp and scale") {
                 "a plain cast wraps");
   CHECK_MESSAGE(converted<std::uint8_t>(DType::kUint8, DType::kInt64, std::int64_t{300}, 2.0) == 255,
                 "a scaled one clamps");
+  CHECK_MESSAGE(converted<std::int8_t>(DType::kInt8, DType::kInt64, std::int64_t{-49 * 128}, {1.0, 49}) == -128,
+                "49 times -128 by 49");
+  CHECK_MESSAGE(converted<std::int64_t>(DType::kInt64, DType::kInt64, (std::int64_t{1} << 53) + 1, {1.0, 1}) ==
+                    (std::int64_t{1} << 53) + 1,
+                "not through float64");
+  CHECK_MESSAGE(converted<std::uint8_t>(DType::kUint8, DType::kUint64, std::uint64_t{301}, {2.0, 3}) == 200,
+                "a factor and a divisor are truncated together");
   CHECK_MESSAGE(converted<std::int64_t>(DType::kInt64, DType::kInt64, std::numeric_limits<std::int64_t>::max(), 1.0) ==
                     std::numeric_limits<std::int64_t>::max(),
                 "a factor of one is exact");
@@ -94,9 +101,44 @@ TEST_CASE("Conversions truncate, wrap, clamp and scale") {
                 "mean of 60000, 60000");
 }
 
+// A sum of halved numbers is scaled to the largest number at most; infinities stay what they are.
+template <class T>
+void scaled_sums_stay_finite(DType dtype) {
+  constexpr T most = std::numeric_limits<T>::max();
+  constexpr T infinity = std::numeric_limits<T>::infinity();
+  const T little_too_much = std::nextafter(most / 4 * 3, infinity);
+  CHECK_MESSAGE(converted<T>(dtype, dtype, little_too_much, {4.0, 3}) == most, "rounded up, and still finite");
+  CHECK_MESSAGE(converted<T>(dtype, dtype, -little_too_much, {4.0, 3}) == -most, "the same below zero");
+  CHECK_MESSAGE(converted<T>(dtype, dtype, infinity, {4.0, 3}) == infinity, "an infinity");
+  CHECK_MESSAGE(std::isnan(converted<T>(dtype, dtype, std::numeric_limits<T>::quiet_NaN(), {4.0, 3})), "NaN");
+  CHECK_MESSAGE(converted<T>(dtype, dtype, most, {16.0, 3}) == infinity, "a factor of the user's may leave the range");
+}
+
+template <class T>
+void sums_are_looked_at_while_they_are_scaled(DType dtype) {
+  constexpr T most = std::numeric_limits<T>::max();
+  for (const VectorLevel level : vector_levels()) {
+    for (const std::int64_t count : {1, 7, 64, 333}) {
+      const auto length = static_cast<std::size_t>(count);
+      std::vector<T> a(length, most / 4), b(length, most / 2), out(length);
+      CHECK_MESSAGE(add_and_scale(dtype, out.data(), a.data(), b.data(), count, 2.0, level), "all sums are finite");
+      CHECK_MESSAGE(std::isinf(out.front()), "the factor is the caller's affair");
+      for (const T bad : {most, std::numeric_limits<T>::infinity(), std::numeric_limits<T>::quiet_NaN()}) {
+        a.back() = bad;
+        CHECK_MESSAGE(!add_and_scale(dtype, out.data(), a.data(), b.data(), count, 0.5, level),
+                      "one sum is not finite");
+      }
+      a.back() = most / 4;
+      CHECK_MESSAGE(add_and_scale(dtype, a.data(), a.data(), b.data(), count, 0.5, level), "in place");
+      CHECK_MESSAGE(a.back() == (most / 4 + most / 2) / 2, "added and scaled");
+    }
+  }
+}
+
 TEST_CASE("The dtype of partial results follows from dtype, op and factors") {
   CHECK(wire_dtype({DType::kFloat16, ReduceOp::kSum, 1, 1}) == DType::kFloat32);
-  CHECK_MESSAGE(wire_dtype({DType::kInt8, ReduceOp::kSum, 1, 0.5}) == DType::kInt64, "averages of small integers");
+  CHECK_MESSAGE(wire_dtype({DType::kInt8, ReduceOp::kSum, 1, 0.5}) == DType::kInt64, "scaled small integers");
+  CHECK_MESSAGE(wire_dtype({DType::kInt8, ReduceOp::kSum, 1, 1, 3}) == DType::kInt64, "averages of small integers");
   CHECK_MESSAGE(wire_dtype({DType::kInt8, ReduceOp::kSum, 1, 1}) == DType::kInt8, "sums of small integers");
   CHECK(wire_dtype({DType::kUint64, ReduceOp::kSum, 1, 0.5}) == DType::kUint64);
   CHECK(wire_dtype({DType::kFloat64, ReduceOp::kSum, 1, 0.5}) == DType::kFloat64);
@@ -115,6 +157,12 @@ TEST_CASE("The identity of each op changes no element") {
       std::copy(value, value + 8, before);
       reduce(dtype, op, value, identity, 1);
       CHECK_MESSAGE(std::equal(value, value + size_of(dtype), before), "identity of ", std::string(name_of(dtype)));
+      if (is_integer(dtype) || dtype == DType::kBool || op != ReduceOp::kSum) continue;
+      const double zero = -0.0;
+      convert(dtype, value, DType::kFloat64, &zero, 1, 1.0);
+      std::copy(value, value + 8, before);
+      reduce(dtype, op, value, identity, 1);
+      CHECK_MESSAGE(std::equal(value, value + size_of(dtype), before), "-0 stays one");
     }
   }
 }
@@ -162,14 +210,14 @@ void levels_reduce_alike(VectorLevel level, DType dtype, ReduceOp op) {
   }
 }
 
-void levels_convert_alike(VectorLevel level, DType to, DType from, double factor) {
+void levels_convert_alike(VectorLevel level, DType to, DType from, Scale scale) {
   const std::vector<std::byte> in = random_elements(from, kMost + 1, 3, true);
   for (const std::int64_t count : kCounts) {
     std::vector<std::byte> expected(static_cast<std::size_t>(count) * size_of(to)), got(expected.size());
-    convert(to, expected.data(), from, in.data() + size_of(from), count, factor, VectorLevel::kPortable);
-    convert(to, got.data(), from, in.data() + size_of(from), count, factor, level);
+    convert(to, expected.data(), from, in.data() + size_of(from), count, scale, VectorLevel::kPortable);
+    convert(to, got.data(), from, in.data() + size_of(from), count, scale, level);
     CHECK_MESSAGE(got == expected, std::string(name_of(from)), " to ", std::string(name_of(to)), ", ", count, " times ",
-                  factor, " at level ", static_cast<int>(level));
+                  scale.factor, " at level ", static_cast<int>(level));
   }
 }
 
@@ -180,10 +228,10 @@ TEST_CASE("Every vector level gives the same bits") {
         levels_reduce_alike(level, static_cast<DType>(d), op);
       }
       for (int e = 0; e < kDTypeCount; ++e) {
-        for (const double factor : {1.0, 1.0 / 3}) {
+        for (const Scale& scale : {Scale(1.0), Scale(1.0 / 3), Scale(4.0, 3)}) {
           const bool truncates = is_integer(static_cast<DType>(d)) && !is_integer(static_cast<DType>(e));
-          if (truncates && factor == 1.0) continue;  // nobody does it
-          levels_convert_alike(level, static_cast<DType>(d), static_cast<DType>(e), factor);
+          if (truncates && scale.is_one()) continue;  // nobody does it
+          levels_convert_alike(level, static_cast<DType>(d), static_cast<DType>(e), scale);
         }
       }
     }
@@ -213,3 +261,11 @@ TEST_CASE("The vectorized float16 conversion equals half.h") {
 
 }  // namespace
 }  // namespace sirtaki::testing
+
+int main() {
+  using namespace sirtaki::testing;
+  scaled_sums_stay_finite<float>(sirtaki::DType::kFloat32);
+  scaled_sums_stay_finite<double>(sirtaki::DType::kFloat64);
+  sums_are_looked_at_while_they_are_scaled<float>(sirtaki::DType::kFloat32);
+  sums_are_looked_at_while_they_are_scaled<double>(sirtaki::DType::kFloat64);
+}

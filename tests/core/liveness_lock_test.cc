@@ -1,4 +1,6 @@
 // A process that has died is told from one that lives and from one that has left in order.
+#include "sleep/liveness_lock.h"
+
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -6,8 +8,6 @@
 #include <unistd.h>
 
 #include <new>
-
-#include "sleep/liveness_lock.h"
 
 namespace {
 

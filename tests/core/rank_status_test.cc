@@ -1,10 +1,11 @@
 // How the ranks of a job say what they are doing, to whoever asks one of them.
+#include "agreement/rank_status.h"
+
 #include <doctest/doctest.h>
 
 #include <atomic>
 #include <barrier>
 
-#include "agreement/rank_status.h"
 #include "engine_jobs.h"
 #include "expect.h"
 

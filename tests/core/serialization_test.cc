@@ -1,4 +1,6 @@
 // The wire format: what was written is read, and nothing else is accepted.
+#include "base/serialization.h"
+
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -6,7 +8,6 @@
 #include <random>
 
 #include "agreement/messages.h"
-#include "base/serialization.h"
 #include "expect.h"
 
 namespace sirtaki::testing {

@@ -48,7 +48,7 @@ def reduced(parts: list[torch.Tensor], op: int) -> torch.Tensor:
     if op in (hvd.Sum, hvd.Average):
         result = wide.sum(0)
         if op == hvd.Average:
-            result = result / len(parts) if dtype in FLOATS else (result / len(parts)).trunc()
+            result = result / len(parts) if dtype in FLOATS else result.div(len(parts), rounding_mode="trunc")
     else:
         one = {hvd.Min: torch.amin, hvd.Max: torch.amax, hvd.Product: torch.prod}[op]
         result = one(wide, 0)

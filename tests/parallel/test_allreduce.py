@@ -1,5 +1,6 @@
 """allreduce and its forms against references computed on one rank."""
 
+import math
 import time
 
 import pytest
@@ -66,6 +67,54 @@ def test_integer_average_truncates_toward_zero(rank_count):
     own = torch.tensor([-1, 1, -5, 5, 0], dtype=torch.int64) * (hvd.rank() + 1)
     total = torch.tensor([-1, 1, -5, 5, 0]) * sum(range(1, rank_count + 1))
     assert hvd.allreduce(own).tolist() == (total / rank_count).trunc().long().tolist()
+
+
+@ranks(2, 3)
+def test_integer_average_is_exact(rank_count):
+    """C90: never through floating point, up to the ends of the dtype, alone and grouped, and by reducescatter."""
+    for dtype in INTEGERS:
+        limits = torch.iinfo(dtype)
+        large = min(2**53 + 1, limits.max)
+        numbers = [limits.min, limits.max, large, 1, 0, 1_700_000_000_000_000_123 % (large + 1)]
+        own = torch.tensor(numbers, dtype=dtype)
+        assert hvd.allreduce(own, name=f"equal {dtype}").tolist() == numbers, dtype
+        assert hvd.grouped_allreduce([own, own], name=f"group {dtype}")[1].tolist() == numbers, dtype
+        parts = hvd.reducescatter(torch.tensor(numbers * rank_count, dtype=dtype), name=f"scattered {dtype}")
+        assert parts.tolist() == numbers, dtype
+        mine = limits.min if hvd.rank() == 0 else limits.max
+        total = limits.min + (rank_count - 1) * limits.max
+        right = abs(total) // rank_count * (1 if total > 0 else -1)
+        assert hvd.allreduce(torch.tensor([mine], dtype=dtype), name=f"ends {dtype}").tolist() == [right], dtype
+
+
+@ranks(2, 3)
+def test_average_of_finite_numbers_is_finite(rank_count):
+    """Where the sum is out of range; what is not finite stays what it is. From one hand-over to many pieces."""
+    for dtype in FLOATS:
+        most = torch.finfo(dtype).max
+        numbers = [most, -most, 1.0, -0.0, math.inf if hvd.rank() == 0 else most, math.nan if hvd.rank() else 1.0]
+        for repeats in (1, 700, 60_000):
+            own = torch.tensor(numbers, dtype=dtype).repeat(repeats)
+            for result in (
+                hvd.allreduce(own, name=f"ends {dtype} {repeats}"),
+                hvd.allreduce_(own.clone(), name=f"in place {dtype} {repeats}"),
+                hvd.reducescatter(own.repeat(rank_count), name=f"scattered {dtype} {repeats}"),
+            ):
+                highest, lowest, one, zero, infinite, nan = result.view(-1, len(numbers)).double().unbind(1)
+                assert torch.equal(highest, torch.full_like(highest, most)), (dtype, repeats)
+                assert torch.equal(lowest, torch.full_like(lowest, -most)), (dtype, repeats)
+                torch.testing.assert_close(one, torch.ones_like(one))
+                assert (zero == 0).all() and zero.signbit().all()
+                assert (infinite == math.inf).all() and nan.isnan().all()
+
+
+@ranks(2, 3)
+def test_average_keeps_denormals(rank_count):
+    for dtype in FLOATS:
+        smallest = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+        own = torch.tensor([smallest, -smallest, 5 * smallest], dtype=torch.float64).to(dtype)
+        assert own.count_nonzero() == 3
+        assert hvd.allreduce(own, name=f"denormals {dtype}").tolist() == own.tolist(), dtype
 
 
 @ranks(2, 3)

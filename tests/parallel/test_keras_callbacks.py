@@ -105,9 +105,9 @@ def test_metrics_are_averaged() -> None:
     losses = training.fit(expected, x, y, training.SAMPLES, epochs=2)
     assert history["loss"] == pytest.approx(losses, rel=1e-6)
     callback = hvd.callbacks.MetricAverageCallback()
-    logs = {"a": 1.0 * hvd.rank(), "b": 2}
+    logs = {"a": 1.0 * hvd.rank(), "b": 2, "end": sys.float_info.max}
     callback.on_epoch_end(0, logs)
-    assert logs == {"a": (hvd.size() - 1) / 2, "b": 2.0}
+    assert logs == {"a": (hvd.size() - 1) / 2, "b": 2.0, "end": sys.float_info.max}
     with pytest.raises(ValueError, match=r"different metrics at the end of epoch 3.*rank 0: a; rank 1: b"):
         callback.on_epoch_end(3, {"a" if hvd.rank() == 0 else "b": 1.0})
 

@@ -35,6 +35,21 @@ def test_sparse_allreduce(rank_count, op):
     assert result.shape == (ROWS, WIDTH)
 
 
+@ranks(2, 3)
+def test_sparse_average_at_the_ends(rank_count):
+    """By the rule of dense averages: integers keep their dtype and are exact, finite numbers stay finite."""
+    for dtype in (torch.int8, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        limits = torch.iinfo(dtype) if not dtype.is_floating_point else torch.finfo(dtype)
+        values = torch.tensor([[limits.max], [limits.min], [3]], dtype=dtype)
+        own = torch.sparse_coo_tensor(torch.tensor([[1, 5, 7]]), values, (ROWS, 1))
+        result = hvd.sparse_allreduce_async(own, name=f"ends {dtype}", op=hvd.Average)()
+        assert result.dtype == dtype
+        assert result.values().tolist() == values.tolist(), dtype
+    unequal = torch.sparse_coo_tensor(torch.tensor([[1]]), torch.tensor([[-1 - hvd.rank()]]), (ROWS, 1))
+    result = hvd.sparse_allreduce_async(unequal, name="truncated", op=hvd.Average)()
+    assert result.values().tolist() == [[-(sum(range(1, rank_count + 1)) // rank_count)]]
+
+
 def make(sparse: bool) -> torch.nn.Embedding:
     torch.manual_seed(0)
     return torch.nn.Embedding(ROWS, WIDTH, sparse=sparse).double()

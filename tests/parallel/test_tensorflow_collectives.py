@@ -25,6 +25,21 @@ def test_allreduce(rank_count, mode, dtype):
             check(result, expected, dtype, (op, shape))
 
 
+@ranks(2, 3)
+@pytest.mark.parametrize("mode", MODES)
+def test_averages_at_the_ends(rank_count, mode):
+    """C90: integers are exact up to the ends of their dtype; the average of finite numbers is finite."""
+    for dtype in (*INTEGERS, *FLOATS):
+        own = tf.constant([dtype.min, dtype.max, dtype.max // 2 if dtype.is_integer else 1.5], dtype)
+        name = f"ends.{dtype.name}"
+        many = tf.repeat(own, rank_count)
+        averaged = in_mode(mode, lambda x, name=name: hvd.allreduce(x, name=name))(own)
+        scattered = in_mode(mode, lambda x, name=name: hvd.reducescatter(x, name=f"{name}.parts"))(many)
+        mine = many[3 * hvd.rank() : 3 * hvd.rank() + 3]
+        assert averaged.numpy().tolist() == own.numpy().tolist(), dtype
+        assert scattered.numpy().tolist() == mine.numpy().tolist(), dtype
+
+
 @ranks(2)
 @pytest.mark.parametrize("mode", MODES)
 def test_bool(rank_count, mode):

@@ -1,5 +1,6 @@
 """The package: no framework, CUDA or MPI at build time, one place for each fact, and tested versions for everything."""
 
+import ast
 import importlib
 import re
 import subprocess
@@ -7,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 
 import sirtaki
+from sirtaki.native import core
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -41,8 +44,8 @@ def test_build_needs_no_framework_and_no_mpi() -> None:
 def test_cmake_looks_for_no_framework_and_no_mpi() -> None:
     files = (TOP / "CMakeLists.txt", *TOP.glob("cmake/*.cmake"))
     text = "\n".join(re.sub(r"#.*", "", file.read_text()) for file in files)
-    assert set(re.findall(r"find_package\((\w+)", text)) <= {"Threads", "Python", "pybind11"}
-    assert not re.search(r"\b(torch|tensorflow|cuda|nccl|mpicc|execute_process)\b", text, re.IGNORECASE)
+    assert set(re.findall(r"find_package\((\w+)", text)) <= {"Threads", "Python", "pybind11", "doctest"}
+    assert not re.search(r"(?<!/)\b(torch|tensorflow|cuda|nccl|mpicc|execute_process)\b", text, re.IGNORECASE)
 
 
 @pytest.mark.parametrize("pattern", ["_core.*.so", "_tensorflow_ops.so"])
@@ -83,6 +86,23 @@ def test_import_loads_no_framework() -> None:
     assert done.stdout == "[]\n"
 
 
+def test_type_checkers_of_users_find_the_annotations() -> None:
+    package = Path(sirtaki.__file__).parent
+    assert [name for name in ("py.typed", "_core.pyi") if not (package / name).is_file()] == []
+
+
+def test_stub_describes_all_of_the_core() -> None:
+    tree = ast.parse((TOP / "frameworks/sirtaki/_core.pyi").read_text())
+    aliases = {target.id for node in tree.body if isinstance(node, ast.Assign) for target in node.targets}
+    described = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    described |= {node.target.id for node in tree.body if isinstance(node, ast.AnnAssign)}
+    assert described == {name for name in dir(core) if not name.startswith("_")} - aliases
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef):
+            methods = {each.name for each in node.body if isinstance(each, ast.FunctionDef)} - {"__buffer__"}
+            assert [name for name in methods if not hasattr(getattr(core, node.name), name)] == []
+
+
 def test_version_stands_in_one_place() -> None:
     version = PROJECT["project"]["version"]
     assert sirtaki.__version__ in (version, "0+source")  # the latter: this tree, never installed
@@ -110,6 +130,21 @@ def test_constraints_hold_a_tested_version_of_every_requirement(extra: str) -> N
 def test_extras() -> None:
     assert set(PROJECT["project"]["optional-dependencies"]) == {"torch", "tensorflow", "bench", "test"}
     assert {one.name for one in requirements()} == {"cloudpickle", "mpi4py", "mpich", "numpy", "psutil", "PyYAML"}
+
+
+def test_hosted_ci_covers_python_and_torch_from_the_oldest_on() -> None:
+    jobs = yaml.safe_load((TOP / ".github/workflows/ci.yml").read_text())["jobs"]
+    versions = jobs["versions"]["strategy"]["matrix"]["include"]
+    assert [one["python"] for one in versions] == ["3.10", "3.11", "3.12", "3.13"]
+    assert sorted({one["torch"] for one in versions}, key=float) == ["2.13", "2.4", "2.8"]
+    assert (
+        PROJECT["project"]["requires-python"] == ">=3.10"
+        and "torch>=2.4" in PROJECT["project"]["optional-dependencies"]["torch"]
+    )
+    commands = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    assert "./dev ${{ matrix.kind }}" in commands and 'eval "$(.ci/run --show)"' in commands
+    hooks = yaml.safe_load((TOP / ".pre-commit-config.yaml").read_text())["repos"]
+    assert [repo["repo"] for repo in hooks] == ["local"], "a hook that has to be downloaded has another version"
 
 
 def test_licence_is_apache() -> None:

@@ -100,7 +100,7 @@ class GpuPlane final : public DataPlane {
   static PlaneQuery query(Verb verb, const Reduction& reduction, std::int64_t count) {
     return {.verb = verb,
             .dtype = reduction.dtype,
-            .op = reduction.op,
+            .op = reduction.asked(),
             .bytes = count * static_cast<std::int64_t>(size_of(reduction.dtype))};
   }
 

@@ -9,6 +9,7 @@
 #include "plane/gpu/staging_buffers.h"
 #include "plane/mpi/mpi_types.h"
 #include "plane/pieces.h"
+#include "plane/reduction_steps.h"
 
 namespace sirtaki {
 namespace {
@@ -61,7 +62,7 @@ MpiGpuCollectives::~MpiGpuCollectives() {
 bool MpiGpuCollectives::can_move(std::int64_t bytes) const { return bytes <= kMostElements; }
 
 bool MpiGpuCollectives::can_reduce(const Reduction& reduction, std::int64_t bytes) const {
-  return kernels_ && reduction.op != ReduceOp::kAdasum && can_move(bytes);
+  return kernels_ && library_has(reduction.asked(), reduction.dtype) && can_move(bytes);
 }
 
 PendingPtr MpiGpuCollectives::quiet() { return reached(device_.record(stream_)); }
@@ -82,7 +83,8 @@ std::byte* MpiGpuCollectives::room(DeviceMemory& memory, std::size_t bytes) {
 }
 
 Task MpiGpuCollectives::allreduce(Reduction reduction, std::span<const Segment> segments) {
-  const DType wire = wire_dtype(reduction);
+  const ReductionSteps steps = steps_of_library(reduction);
+  const DType wire = steps.wire;
   const std::size_t wire_size = size_of(wire);
   const std::size_t size = size_of(reduction.dtype);
   PieceWalk walk(segments, {.piece = kPieceBytes / static_cast<std::int64_t>(wire_size), .direct = kPackAll});
@@ -98,11 +100,11 @@ Task MpiGpuCollectives::allreduce(Reduction reduction, std::span<const Segment> 
       in.push_back({at(segment.in, from, size), packed, count});
       out.push_back({packed, at(segment.out, from, size), count});
     });
-    device_.convert(wire, reduction.dtype, in, reduction.prescale, stream_);
+    device_.convert(wire, reduction.dtype, in, steps.before, stream_);
     co_await quiet();
     co_await completion(communicator_.mpi().iallreduce(buffer, buffer, to_mpi_count(piece.count), mpi_type(wire),
                                                        mpi_op(reduction), communicator_.comm()));
-    device_.convert(reduction.dtype, wire, out, reduction.postscale, stream_);
+    device_.convert(reduction.dtype, wire, out, steps.after, stream_);
   }
 }
 
@@ -137,18 +139,19 @@ Task MpiGpuCollectives::allgather(std::size_t element_size, const Spread& spread
 Task MpiGpuCollectives::reducescatter(Reduction reduction, const Spread& spread) {
   const std::int64_t total = sum(spread.counts);
   if (total == 0) co_return;
-  const DType wire = wire_dtype(reduction);
+  const ReductionSteps steps = steps_of_library(reduction);
+  const DType wire = steps.wire;
   const std::int64_t mine = spread.counts[static_cast<std::size_t>(rank_)];
   std::byte* given = room(in_, static_cast<std::size_t>(total) * size_of(wire));
   std::byte* got = room(out_, static_cast<std::size_t>(mine + 1) * size_of(wire));
   const Part in{spread.in, given, total};
-  device_.convert(wire, reduction.dtype, {&in, 1}, reduction.prescale, stream_);
+  device_.convert(wire, reduction.dtype, {&in, 1}, steps.before, stream_);
   const MpiLayout layout(spread.counts, 1);
   co_await quiet();
   co_await completion(communicator_.mpi().ireduce_scatter(given, got, layout.counts.data(), mpi_type(wire),
                                                           mpi_op(reduction), communicator_.comm()));
   const Part out{got, spread.out, mine};
-  device_.convert(reduction.dtype, wire, {&out, 1}, reduction.postscale, stream_);
+  device_.convert(reduction.dtype, wire, {&out, 1}, steps.after, stream_);
 }
 
 Task MpiGpuCollectives::alltoall(std::size_t element_size, const Exchange& exchange) {

@@ -11,6 +11,7 @@
 #include "plane/mpi/mpi_broadcast.h"
 #include "plane/mpi/mpi_types.h"
 #include "plane/mpi/mpi_window.h"
+#include "plane/reduction_steps.h"
 
 namespace sirtaki {
 namespace {
@@ -83,7 +84,9 @@ class MpiPlane::Operation final : public Pending {
 PendingPtr MpiPlane::completion(MpiRequest request) { return std::make_unique<Operation>(*this, request); }
 
 bool MpiPlane::supports(const PlaneQuery& query) const {
-  if (query.device != kHostDevice || query.op == ReduceOp::kAdasum) return false;
+  if (query.device != kHostDevice) return false;
+  const bool reduces = query.verb == Verb::kAllreduce || query.verb == Verb::kReducescatter;
+  if (reduces && !library_has(query.op, query.dtype)) return false;
   switch (query.verb) {
     case Verb::kAllreduce:
     case Verb::kBroadcast:
@@ -125,14 +128,15 @@ Task MpiPlane::allgather(std::size_t element_size, const Spread& spread) {
 Task MpiPlane::reducescatter(Reduction reduction, const Spread& spread) {
   const std::int64_t total = sum(spread.counts);
   if (total == 0) co_return;
-  const DType wire = wire_dtype(reduction);
+  const ReductionSteps steps = steps_of_library(reduction);
+  const DType wire = steps.wire;
   const bool cast = wire != reduction.dtype;
   const std::int64_t mine = spread.counts[static_cast<std::size_t>(rank_)];
   const void* in = spread.in;
   void* out = spread.out;
-  if (cast || reduction.prescale != 1.0 || in == out) {
+  if (cast || steps.before != 1.0 || in == out) {
     memory_.in = HostBuffer(static_cast<std::size_t>(total) * size_of(wire));
-    convert(wire, memory_.in.data(), reduction.dtype, spread.in, total, reduction.prescale);
+    convert(wire, memory_.in.data(), reduction.dtype, spread.in, total, steps.before);
     in = memory_.in.data();
   }
   if (cast) {
@@ -144,7 +148,7 @@ Task MpiPlane::reducescatter(Reduction reduction, const Spread& spread) {
                                                                  mpi_op(reduction), communicator_.comm());
   ++in_flight_;
   co_await completion(request);
-  if (cast || reduction.postscale != 1.0) convert(reduction.dtype, spread.out, wire, out, mine, reduction.postscale);
+  if (cast || !steps.after.is_one()) convert(reduction.dtype, spread.out, wire, out, mine, steps.after);
   memory_.in = {};
   memory_.out = {};
 }

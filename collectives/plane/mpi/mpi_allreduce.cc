@@ -24,21 +24,27 @@ PieceLimits limits(DType dtype, DType wire) {
 MpiAllreducePieces::MpiAllreducePieces(const MpiCommunicator& communicator, const Reduction& reduction,
                                        std::span<const Segment> segments)
     : communicator_(communicator),
-      reduction_(reduction),
-      wire_(wire_dtype(reduction)),
+      dtype_(reduction.dtype),
+      by_mpi_(steps_of_library(reduction)),
+      by_exchange_(steps_of_fold(reduction)),
+      wire_(by_mpi_.wire),
       type_(mpi_type(wire_)),
       op_(mpi_op(reduction)),
       item_(size_of(reduction.dtype)),
       wire_item_(size_of(wire_)),
       size_(communicator.size()),
       own_way_(communicator.mpi().abi() == "openmpi" && size_ >= kTreeRanks ? Way::kApart : Way::kInPlace),
-      exchange_(communicator, wire_, reduction.op),
+      exchange_(communicator, by_exchange_.combine),
       segments_(segments),
       walk_(segments, limits(reduction.dtype, wire_)) {}
 
 MpiAllreducePieces::Way MpiAllreducePieces::way(const Piece& piece) const {
   const bool large = static_cast<std::size_t>(piece.count) * wire_item_ >= kExchangeBytes;
   return large && size_ > 1 && size_ <= kExchangeRanks ? Way::kExchange : own_way_;
+}
+
+const ReductionSteps& MpiAllreducePieces::steps(const Piece& piece) const {
+  return way(piece) == Way::kExchange ? by_exchange_ : by_mpi_;
 }
 
 // MPI wants all ranks to reduce in place or none, but not all ranks have in == out. So either all copy in to out first
@@ -49,7 +55,7 @@ MpiAllreducePieces::Place MpiAllreducePieces::place(const Piece& piece, CacheSlo
   const Segment& segment = segments_[piece.segment];
   const std::byte* in = at(segment.in, piece.offset, item_);
   std::byte* out = at(segment.out, piece.offset, item_);
-  const bool scales = reduction_.prescale != 1.0;
+  const bool scales = steps(piece).before != 1.0;
   if (way == Way::kApart) return {scales || in == out ? slot.first : in, out};
   return {scales || way == Way::kInPlace ? out : in, out};
 }
@@ -69,7 +75,7 @@ void MpiAllreducePieces::start(const Piece& piece, CacheSlot slot, MpiRequests& 
 
 bool MpiAllreducePieces::resume(const Piece& piece, CacheSlot slot, int stage, MpiRequests& requests) const {
   if (stage == 0 && way(piece) == Way::kExchange) {
-    exchange_.gather(exchanged(piece, slot), piece.packed ? 1.0 : reduction_.postscale, requests);
+    exchange_.gather(exchanged(piece, slot), requests);
     return true;
   }
   finish(piece, slot);
@@ -77,30 +83,30 @@ bool MpiAllreducePieces::resume(const Piece& piece, CacheSlot slot, int stage, M
 }
 
 void MpiAllreducePieces::prepare(const Piece& piece, CacheSlot slot) const {
+  const double before = steps(piece).before;
   if (piece.packed) {
-    walk_.for_each_part(piece,
-                        [&](const Segment& from, std::int64_t offset, std::int64_t count, std::int64_t position) {
-                          convert(wire_, at(slot.first, position, wire_item_), reduction_.dtype,
-                                  at(from.in, offset, item_), count, reduction_.prescale);
-                        });
+    walk_.for_each_part(
+        piece, [&](const Segment& from, std::int64_t offset, std::int64_t count, std::int64_t position) {
+          convert(wire_, at(slot.first, position, wire_item_), dtype_, at(from.in, offset, item_), count, before);
+        });
     return;
   }
   const Place to = place(piece, slot);
   const std::byte* in = at(segments_[piece.segment].in, piece.offset, item_);
-  if (to.in == in && reduction_.prescale == 1.0) return;
+  if (to.in == in && before == 1.0) return;
   // When it differs from the segment's own memory, or is to be scaled, it is memory to write.
-  convert(wire_, const_cast<std::byte*>(to.in), reduction_.dtype, in, piece.count, reduction_.prescale);
+  convert(wire_, const_cast<std::byte*>(to.in), dtype_, in, piece.count, before);
 }
 
 void MpiAllreducePieces::finish(const Piece& piece, CacheSlot slot) const {
   std::byte* result = place(piece, slot).out;
+  const Scale after = steps(piece).after;
   if (piece.packed) {
     walk_.for_each_part(piece, [&](const Segment& to, std::int64_t offset, std::int64_t count, std::int64_t position) {
-      convert(reduction_.dtype, at(to.out, offset, item_), wire_, at(result, position, wire_item_), count,
-              reduction_.postscale);
+      convert(dtype_, at(to.out, offset, item_), wire_, at(result, position, wire_item_), count, after);
     });
-  } else if (reduction_.postscale != 1.0 && way(piece) != Way::kExchange) {
-    convert(reduction_.dtype, result, reduction_.dtype, result, piece.count, reduction_.postscale);
+  } else if (!after.is_one()) {
+    convert(dtype_, result, dtype_, result, piece.count, after);
   }
 }
 

@@ -8,6 +8,7 @@
 #include "plane/mpi/mpi_exchange.h"
 #include "plane/mpi/mpi_window.h"
 #include "plane/pieces.h"
+#include "plane/reduction_steps.h"
 
 namespace sirtaki {
 
@@ -31,13 +32,16 @@ class MpiAllreducePieces {
   };
 
   Way way(const Piece& piece) const;
+  const ReductionSteps& steps(const Piece& piece) const;
   Place place(const Piece& piece, CacheSlot slot) const;
   ExchangedPiece exchanged(const Piece& piece, CacheSlot slot) const;
   void prepare(const Piece& piece, CacheSlot slot) const;
   void finish(const Piece& piece, CacheSlot slot) const;
 
   const MpiCommunicator& communicator_;
-  Reduction reduction_;
+  DType dtype_;
+  ReductionSteps by_mpi_;
+  ReductionSteps by_exchange_;
   DType wire_;
   MpiType type_;
   MpiOp op_;

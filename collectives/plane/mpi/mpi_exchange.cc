@@ -1,10 +1,10 @@
 #include "plane/mpi/mpi_exchange.h"
 
 #include <algorithm>
-#include <cstring>
 #include <span>
+#include <vector>
 
-#include "math/kernels.h"
+#include "math/reduce_inputs.h"
 
 namespace sirtaki {
 namespace {
@@ -13,11 +13,10 @@ constexpr std::int64_t kGrain = 16;  // elements; shares begin at cache lines if
 
 }  // namespace
 
-MpiExchange::MpiExchange(const MpiCommunicator& communicator, DType dtype, ReduceOp op)
+MpiExchange::MpiExchange(const MpiCommunicator& communicator, const Reduction& reduction)
     : communicator_(communicator),
-      dtype_(dtype),
-      op_(op),
-      item_(size_of(dtype)),
+      reduction_(reduction),
+      item_(size_of(reduction.dtype)),
       rank_(communicator.rank()),
       size_(communicator.size()) {}
 
@@ -43,7 +42,7 @@ void MpiExchange::scatter(const ExchangedPiece& piece, MpiRequests& requests) co
   }
 }
 
-void MpiExchange::gather(const ExchangedPiece& piece, double postscale, MpiRequests& requests) const {
+void MpiExchange::gather(const ExchangedPiece& piece, MpiRequests& requests) const {
   const MpiLibrary& mpi = communicator_.mpi();
   const auto [begin, count] = share(piece, rank_);
   const std::size_t mine = static_cast<std::size_t>(count) * item_;
@@ -55,11 +54,11 @@ void MpiExchange::gather(const ExchangedPiece& piece, double postscale, MpiReque
   }
   if (count == 0) return;
   std::byte* result = at(piece.out, begin, item_);
-  if (piece.in != piece.out) std::memcpy(result, at(piece.in, begin, item_), mine);
+  std::vector<const std::byte*> inputs = {at(piece.in, begin, item_)};
   for (int distance = 1; distance < size_; ++distance) {
-    reduce(dtype_, op_, result, piece.scratch + static_cast<std::size_t>(distance - 1) * mine, count);
+    inputs.push_back(piece.scratch + static_cast<std::size_t>(distance - 1) * mine);
   }
-  if (postscale != 1.0) convert(dtype_, result, dtype_, result, count, postscale);
+  reduce_inputs(reduction_, inputs, result, count);
   for (int distance = 1; distance < size_; ++distance) {
     requests.push_back(mpi.isend({result, mine}, peer(distance), piece.tag, communicator_.comm()));
   }

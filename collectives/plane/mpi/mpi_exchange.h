@@ -23,12 +23,12 @@ struct ExchangedPiece {
 class MpiExchange {
  public:
   // The communicator has at least two ranks.
-  MpiExchange(const MpiCommunicator& communicator, DType dtype, ReduceOp op);
+  MpiExchange(const MpiCommunicator& communicator, const Reduction& reduction);
 
   // First step.
   void scatter(const ExchangedPiece& piece, MpiRequests& requests) const;
-  // Second step, once all requests of the first are complete. Scales what it has reduced.
-  void gather(const ExchangedPiece& piece, double postscale, MpiRequests& requests) const;
+  // Second step, once all requests of the first are complete.
+  void gather(const ExchangedPiece& piece, MpiRequests& requests) const;
 
  private:
   struct Share {
@@ -39,8 +39,7 @@ class MpiExchange {
   int peer(int distance) const { return (rank_ + distance + size_) % size_; }
 
   const MpiCommunicator& communicator_;
-  DType dtype_;
-  ReduceOp op_;
+  Reduction reduction_;
   std::size_t item_;  // bytes
   int rank_;
   int size_;

@@ -5,6 +5,7 @@
 #include "plane/host_layout.h"
 #include "plane/nccl/nccl_reduction.h"
 #include "plane/pieces.h"
+#include "plane/reduction_steps.h"
 
 namespace sirtaki {
 namespace {
@@ -41,7 +42,7 @@ HierarchicalNccl::HierarchicalNccl(std::shared_ptr<const NcclLibrary> library, D
 }
 
 bool HierarchicalNccl::can_reduce(const Reduction& reduction) const {
-  return kernels_ && reduction.op != ReduceOp::kAdasum;
+  return kernels_ && reduction.op != ReduceOp::kAdasum && !needs_fold(reduction);
 }
 
 std::byte* HierarchicalNccl::room(std::size_t bytes) {
@@ -64,13 +65,14 @@ Task HierarchicalNccl::between_hosts(const Reduction& reduction, Segment slice) 
   }
   const PlaneQuery query{.verb = Verb::kAllreduce,
                          .dtype = reduction.dtype,
-                         .op = reduction.op,
+                         .op = reduction.asked(),
                          .bytes = slice.count * static_cast<std::int64_t>(size_of(reduction.dtype))};
   co_await staged_.allreduce(query, reduction, segments);
 }
 
 Task HierarchicalNccl::allreduce(Reduction reduction, std::span<const Segment> segments) {
   const DType wire = nccl_wire(reduction);
+  const ReductionSteps steps = steps_of_library(reduction);
   const Reduction plain{.dtype = wire, .op = reduction.op};
   const std::size_t size = size_of(reduction.dtype);
   const std::size_t wire_size = size_of(wire);
@@ -91,7 +93,7 @@ Task HierarchicalNccl::allreduce(Reduction reduction, std::span<const Segment> s
       in.push_back({static_cast<const std::byte*>(segment.in) + begin, packed, count});
       out.push_back({packed, static_cast<std::byte*>(segment.out) + begin, count});
     });
-    device_.convert(wire, reduction.dtype, in, reduction.prescale, stream_);
+    device_.convert(wire, reduction.dtype, in, steps.before, stream_);
     const std::int64_t part = whole / local_size_;
     const std::vector<std::int64_t> counts(static_cast<std::size_t>(local_size_), part);
     std::byte* own = buffer + static_cast<std::size_t>(local_rank_ * part) * wire_size;
@@ -100,7 +102,7 @@ Task HierarchicalNccl::allreduce(Reduction reduction, std::span<const Segment> s
     co_await between_hosts(plain, {own, own, part});
     const Spread together{own, buffer, counts};
     co_await nccl_.allgather(wire_size, together);
-    device_.convert(reduction.dtype, wire, out, reduction.postscale, stream_);
+    device_.convert(reduction.dtype, wire, out, steps.after, stream_);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "plane/reduction_steps.h"
 
 namespace sirtaki {
 namespace {
@@ -39,8 +40,8 @@ NcclWay way_of(Verb verb, DType dtype, int op, std::span<const std::int64_t> cou
 }  // namespace
 
 bool NcclCollectives::can_reduce(const Reduction& reduction) const {
-  if (reduction.op == ReduceOp::kAdasum) return false;
-  return communicator_.members().kernels || !nccl_reduction(reduction).converts;
+  if (reduction.op == ReduceOp::kAdasum || needs_fold(reduction)) return false;
+  return communicator_.members().kernels || !nccl_reduction(reduction).needs_kernels();
 }
 
 int NcclCollectives::operation(const Reduction& reduction, const NcclReduction& how) {
@@ -103,6 +104,14 @@ void NcclCollectives::unpack(const Reduction& reduction, const NcclReduction& ho
   communicator_.device().convert(reduction.dtype, how.wire, parts, how.after, communicator_.stream());
 }
 
+// Of a reduction that converts nothing, where the results lie.
+void NcclCollectives::scale(DType dtype, const NcclReduction& how, std::span<const Segment> results) {
+  if (how.after.is_one()) return;
+  std::vector<Part> parts;
+  for (const Segment& result : results) parts.push_back({result.out, result.out, result.count});
+  communicator_.device().convert(dtype, dtype, parts, how.after, communicator_.stream());
+}
+
 void NcclCollectives::queue_allreduce(DType dtype, int op, std::span<const Segment> segments) {
   for (const Segment& segment : segments) {
     const int result =
@@ -131,6 +140,7 @@ Task NcclCollectives::allreduce(Reduction reduction, std::span<const Segment> se
     });
     unpack(reduction, how, filling);
   }
+  scale(reduction.dtype, how, batch.direct);
 }
 
 Task NcclCollectives::broadcast(int root, std::size_t element_size, std::span<const Segment> segments) {
@@ -205,12 +215,14 @@ Task NcclCollectives::reducescatter(Reduction reduction, const Spread& spread) {
   if (total == 0) co_return;
   const int op = operation(reduction, how);
   const NcclWay way = way_of(Verb::kReducescatter, how.wire, how.op, spread.counts);
+  const std::int64_t mine = spread.counts[static_cast<std::size_t>(communicator_.members().rank)];
   if (!how.converts) {
     co_await communicator_.group(
         way, [&] { queue_reducescatter(spread.in, spread.out, reduction.dtype, op, spread.counts); });
+    const Segment result{nullptr, spread.out, mine};
+    scale(reduction.dtype, how, {&result, 1});
     co_return;
   }
-  const std::int64_t mine = spread.counts[static_cast<std::size_t>(communicator_.members().rank)];
   const std::int64_t start = next_place(0, bytes_of(total, how.wire));
   std::byte* given = room(packed_, start + bytes_of(mine, how.wire), "a reducescatter's converted tensor");
   std::byte* got = given + start;

@@ -41,6 +41,7 @@ class NcclCollectives {
   std::vector<Segment> with_scratch(DType dtype, ReduceOp op, std::vector<Segment> segments);
   Segment pack(const Reduction& reduction, const NcclReduction& how, const NcclFilling& filling);
   void unpack(const Reduction& reduction, const NcclReduction& how, const NcclFilling& filling);
+  void scale(DType dtype, const NcclReduction& how, std::span<const Segment> results);
   void queue_allreduce(DType dtype, int op, std::span<const Segment> segments);
   void queue_reducescatter(const void* in, void* out, DType dtype, int op, std::span<const std::int64_t> counts);
 

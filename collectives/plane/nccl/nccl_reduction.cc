@@ -1,9 +1,11 @@
 #include "plane/nccl/nccl_reduction.h"
 
+#include <cmath>
 #include <stdexcept>
 
 #include "math/half.h"
 #include "math/kernels.h"
+#include "plane/reduction_steps.h"
 
 namespace sirtaki {
 namespace {
@@ -40,32 +42,51 @@ bool is_exact(DType dtype, double factor) {
   return true;
 }
 
+struct Factors {
+  double before;
+  Scale after;
+};
+
+// All that can be is done before: it costs nothing there. Of an average by a power of two, nothing is left for after.
+Factors factors_of_sum(const Reduction& reduction) {
+  const double factor = reduction.prescale * reduction.postscale;
+  if (!reduction.averages()) return {factor, 1.0};
+  if (std::abs(factor) > 1.0) {  // the average may be finite, and the result infinite
+    const ReductionSteps steps = steps_of_library(reduction);
+    return {steps.before, steps.after};
+  }
+  const auto power = static_cast<double>(halving(reduction));
+  return {factor / power, power == static_cast<double>(reduction.divisor) ? Scale() : Scale(power, reduction.divisor)};
+}
+
 }  // namespace
 
 NcclReduction nccl_reduction(const Reduction& reduction, std::optional<DType> wire) {
   NcclReduction result{.wire = reduction.dtype, .op = plain(reduction.op)};
+  const auto [before, after] = factors_of_sum(reduction);
   if (wire && *wire != reduction.dtype) {
     result.wire = *wire;
     result.converts = true;
-    result.before = reduction.prescale * reduction.postscale;
+    result.before = before;
+    result.after = after;
     return result;
   }
-  const bool scaled = reduction.prescale != 1.0 || reduction.postscale != 1.0;
+  const bool scaled = reduction.prescale != 1.0 || reduction.postscale != 1.0 || reduction.divisor != 1;
   if (reduction.dtype == DType::kBool) {
     result.op = on_bool(reduction.op);
     return result;
   }
   if (!scaled && !is_small_integer(reduction.dtype)) return result;
   if (reduction.op == ReduceOp::kSum && !is_integer(reduction.dtype)) {
-    const double factor = reduction.prescale * reduction.postscale;
-    result.converts = !is_exact(reduction.dtype, factor);
-    (result.converts ? result.before : result.factor) = factor;
+    result.converts = !is_exact(reduction.dtype, before);
+    (result.converts ? result.before : result.factor) = before;
+    result.after = after;
     return result;
   }
   result.converts = true;
   result.wire = nccl_wire(reduction);
   result.before = reduction.prescale;
-  result.after = reduction.postscale;
+  result.after = {reduction.postscale, reduction.divisor};
   return result;
 }
 

@@ -23,12 +23,13 @@ std::byte* out(const Segment& segment, std::int64_t element, std::size_t item) {
 
 SliceReducer::SliceReducer(ShmChannel& channel, const Reduction& reduction, const PieceWalk& walk, int leaders)
     : channel_(channel),
-      reduction_(reduction),
       walk_(walk),
       leaders_(leaders),
-      wire_(wire_dtype(reduction)),
+      steps_(steps_of_library(reduction)),
+      on_host_{
+          .dtype = reduction.dtype, .op = reduction.op, .prescale = reduction.prescale, .divisor = halving(reduction)},
       item_(size_of(reduction.dtype)),
-      wire_item_(size_of(wire_)),
+      wire_item_(size_of(steps_.wire)),
       inputs_(static_cast<std::size_t>(channel.size())) {}
 
 std::int64_t SliceReducer::slice_count(const Piece& piece) const {
@@ -76,8 +77,8 @@ void SliceReducer::reduce(const Piece& piece, std::uint64_t turn, std::byte* sum
       const bool mine = r == channel_.rank();
       inputs_[static_cast<std::size_t>(r)] = mine ? in(segment, from, item_) : slot(r, turn, run.begin);
     }
-    reduce_inputs_to_wire(reduction_, inputs_, sum + static_cast<std::size_t>(run.begin - own.begin) * wire_item_,
-                          run.end - run.begin);
+    reduce_inputs_to_wire(on_host_, steps_.wire, inputs_,
+                          sum + static_cast<std::size_t>(run.begin - own.begin) * wire_item_, run.end - run.begin);
   });
 }
 
@@ -88,8 +89,8 @@ void SliceReducer::spread(const Piece& piece, std::uint64_t turn, const std::byt
     for (std::int64_t begin = run.begin; begin < run.end; begin += block, from += block) {
       const std::int64_t count = std::min(run.end - begin, block);
       std::byte* to = out(segment, from, item_);
-      convert(reduction_.dtype, to, wire_, result + static_cast<std::size_t>(begin - own.begin) * wire_item_, count,
-              reduction_.postscale);
+      convert(on_host_.dtype, to, steps_.wire, result + static_cast<std::size_t>(begin - own.begin) * wire_item_, count,
+              steps_.after);
       for (int r = 0; r < channel_.size(); ++r) {
         if (r != channel_.rank()) std::memcpy(slot(r, turn, begin), to, static_cast<std::size_t>(count) * item_);
       }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "plane/pieces.h"
+#include "plane/reduction_steps.h"
 #include "plane/shm/shm_channel.h"
 
 namespace sirtaki {
@@ -16,14 +17,15 @@ class SliceReducer {
   // The first `leaders` ranks of the channel lead a slice each.
   SliceReducer(ShmChannel& channel, const Reduction& reduction, const PieceWalk& walk, int leaders);
 
+  DType wire() const { return steps_.wire; }
   // Of the piece, in elements; 0 on ranks that lead none.
   std::int64_t slice_count(const Piece& piece) const;
 
   // Into this rank's slot, all but the slice that it leads.
   void copy_in(const Piece& piece, std::uint64_t turn) const;
-  // The slice's sum over the host, in wire_dtype().
+  // The slice's sum over the host, as it travels: steps_of_library().
   void reduce(const Piece& piece, std::uint64_t turn, std::byte* sum);
-  // The slice's result, which has come in wire_dtype(), into this rank's memory and the slots of the others. Nobody
+  // The slice's result, which has come as it travels, into this rank's memory and the slots of the others. Nobody
   // else reads a slice after its leader has reduced it.
   void spread(const Piece& piece, std::uint64_t turn, const std::byte* result) const;
   // All but the own slice, from this rank's slot.
@@ -43,10 +45,10 @@ class SliceReducer {
   std::byte* slot(int rank, std::uint64_t turn, std::int64_t element) const;
 
   ShmChannel& channel_;
-  const Reduction& reduction_;
   const PieceWalk& walk_;
   int leaders_;
-  DType wire_;
+  ReductionSteps steps_;
+  Reduction on_host_;
   std::size_t item_;                      // bytes of an element
   std::size_t wire_item_;                 // and on its way
   std::vector<const std::byte*> inputs_;  // of the ranks, for one run

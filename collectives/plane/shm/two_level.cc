@@ -10,6 +10,7 @@
 #include "math/kernels.h"
 #include "plane/host_layout.h"
 #include "plane/pieces.h"
+#include "plane/reduction_steps.h"
 #include "plane/shm/shm_channel.h"
 #include "plane/shm/slice_exchange.h"
 #include "plane/shm/slice_reducer.h"
@@ -36,7 +37,7 @@ class TwoLevelPlane final : public DataPlane {
   std::string_view name() const override { return "two-level"; }
 
   bool supports(const PlaneQuery& query) const override {
-    return query.verb == Verb::kAllreduce && query.device == kHostDevice && query.op != ReduceOp::kAdasum;
+    return query.verb == Verb::kAllreduce && query.device == kHostDevice && library_has(query.op, query.dtype);
   }
 
   Task allreduce(Reduction reduction, std::span<const Segment> segments) override;
@@ -85,7 +86,7 @@ Task TwoLevelPlane::allreduce(Reduction reduction, std::span<const Segment> segm
       co_await rails_.alongside(channel_.all_written(first + piece));
       if (const std::int64_t length = slices.slice_count(pieces[piece]); length > 0) {
         slices.reduce(pieces[piece], first + piece, rails_.memory(piece));
-        rails_.start(piece, wire_dtype(reduction), reduction.op, length);
+        rails_.start(piece, slices.wire(), reduction.op, length);
       }
     }
     if (step >= 2 && step < count + 2) {

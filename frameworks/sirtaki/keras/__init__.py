@@ -6,8 +6,6 @@ tf.keras is Keras 2 (TF_USE_LEGACY_KERAS=1), the names are for tf_keras.
 
 from __future__ import annotations
 
-import os
-
 from sirtaki import call_site
 from sirtaki.blocking_calls import allgather_object, barrier, broadcast_object
 from sirtaki.exceptions import HorovodInternalError, SirtakiInternalError
@@ -53,7 +51,7 @@ from sirtaki.runtime import (
 )
 
 Compression = _load().Compression
-call_site.add_internal_folder(os.path.dirname(_keras.__file__))
+call_site.add_internal_folder(_keras.__path__[0])
 
 __all__ = [
     "Average",

@@ -164,5 +164,7 @@ def _watch_signals() -> socket.socket:
 
 def _environment(spec: Spec, place: str) -> Mapping[bytes, bytes]:
     """What ssh's shell gives, and what finds the MPI's own programs and libraries as on the launcher's host."""
-    found = {name: spec.environ[name] for name in (b"PATH", b"LD_LIBRARY_PATH") if name in spec.environ}
+    found: dict[bytes, bytes] = {
+        name: spec.environ[name] for name in (b"PATH", b"LD_LIBRARY_PATH") if name in spec.environ
+    }
     return {**os.environb, **found, VARIABLE.encode(): place.encode()}

@@ -88,7 +88,7 @@ def _value(where: str, value: Any, kind: type) -> Any:
     if type(value) is not kind:
         raise ValueError(f"{where}: {value!r} is not {'a number' if kind is float else f'of type {kind.__name__}'}")
     if where.endswith(" logging.level"):
-        value = value.upper()
+        value = str(value).upper()
         if value not in _LEVELS:
             raise ValueError(f"{where}: {value!r} is none of {', '.join(_LEVELS)}")
     return value

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 _FAILED = 1
-_HINTS = {signal.SIGKILL: " (out of memory?)", signal.SIGBUS: " (/dev/shm or a mapped file's disk full?)"}
+_HINTS: dict[int, str] = {
+    signal.SIGKILL: " (out of memory?)",
+    signal.SIGBUS: " (/dev/shm or a mapped file's disk full?)",
+}
 _LONGEST = 1000  # characters of the last line's text; a traceback above it has all
 
 

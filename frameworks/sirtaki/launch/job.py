@@ -328,8 +328,12 @@ class Job:
     def _on_consequences(self, now: float) -> None:
         """Time is over, but for the rank that has the traceback and has not sent it yet."""
         first = self._failure
-        awaits_trace = first is not None and first.witness >= 0 and not first.trace
-        if awaits_trace and self._waited < (_PATIENCE_WITH_TRACE if first.kind == "exception" else 1):
+        if (
+            first is not None
+            and first.witness >= 0
+            and not first.trace
+            and self._waited < (_PATIENCE_WITH_TRACE if first.kind == "exception" else 1)
+        ):
             self._waited += 1
             self._end_at = now + _CONSEQUENCES
             return

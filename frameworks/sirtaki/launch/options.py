@@ -103,7 +103,13 @@ def _words(text: str) -> str:
 
 
 class _Interfaces(argparse.Action):
-    def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
         names = [name.strip() for name in str(values).split(",") if name.strip()]
         if not names:
             parser.error(f"{option_string} {values!r}: no interface named")

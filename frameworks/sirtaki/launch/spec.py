@@ -139,8 +139,8 @@ def program_environment(spec: Spec, arrived: Mapping[bytes, bytes], cores: int) 
     names = {os.fsdecode(name): os.fsdecode(value) for name, value in arrived.items()}
     ranks = local_size_from(names, spec.size)
     if ranks > 1:  # a rank alone on its host keeps its libraries' own defaults
-        for name in spec.threads:
-            result[name.encode()] = b"%d" % max(1, cores // ranks)
+        for variable in spec.threads:
+            result[variable.encode()] = b"%d" % max(1, cores // ranks)
     result[b"SIRTAKI_SIZE"] = b"%d" % spec.size  # what init must find, else it is another MPI's job
     return result
 

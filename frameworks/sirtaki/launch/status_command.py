@@ -21,7 +21,7 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("job", nargs="?", type=int, help="process id of its sirtakirun; not needed if there is but one")
     wanted = parser.parse_args(words).job
-    jobs = {}
+    jobs: dict[int, socket.socket] = {}
     for name in names():
         try:
             jobs.update([_connect(name)])

@@ -231,7 +231,12 @@ class Supervisor:
                 asked, lost = self._ask_at != _NEVER, self._line.was_lost()
                 if (lost or self._exit_code) and not self._signalled and not asked and self._tell_at == _NEVER:
                     self._leave_at = time.monotonic() + _LINGERS
-                news = {"code": self._exit_code, "ended": self._signalled, "asked": asked, "lost": lost}
+                news: dict[str, object] = {
+                    "code": self._exit_code,
+                    "ended": self._signalled,
+                    "asked": asked,
+                    "lost": lost,
+                }
                 self._send(channel.EXIT, news)
 
     def _on_rank(self, kind: bytes, content: bytes) -> None:

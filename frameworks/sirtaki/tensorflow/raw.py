@@ -33,8 +33,8 @@ class Reduction(NamedTuple):
     @classmethod
     def of(cls, op: Any) -> Reduction:
         """That of an op which exists."""
-        factors = (real(op.get_attr(name)) for name in ("prescale_bits", "postscale_bits"))
-        return cls(op.get_attr("reduce_op"), *factors, op.get_attr("process_set"))
+        prescale, postscale = (real(op.get_attr(name)) for name in ("prescale_bits", "postscale_bits"))
+        return cls(op.get_attr("reduce_op"), prescale, postscale, op.get_attr("process_set"))
 
     def attributes(self) -> dict[str, int]:
         return {

@@ -12,6 +12,7 @@ from sirtaki.reduce_ops import Average, ReduceOp, Sum
 from sirtaki.tensorflow import raw
 from sirtaki.tensorflow.compression import Compressor
 from sirtaki.tensorflow.raw import Reduction
+from sirtaki.tensorflow.sparse_average import average_slices
 
 _log = logging.getLogger("sirtaki.tensorflow")
 _announced: set[str] = set()
@@ -61,11 +62,9 @@ def reduce_slices(
         wire, ctx = compression.compress(own.values)
         (values,) = raw.allgather([wire], called("values"), how.group, **scope)
         of_all = _scaled(_wide(compression.decompress(values, ctx)), how.prescale)
-        total = merged(tf.IndexedSlices(of_all, gathered, slices.dense_shape))
-        result = total.values
-        if how.op == Average:
-            result /= tf.cast(raw.ask("size", how.group), result.dtype)
-        return tf.cast(_scaled(result, how.postscale), slices.values.dtype), total.indices
+        rows = tf.IndexedSlices(of_all, gathered, slices.dense_shape)
+        total = average_slices(rows, raw.ask("size", how.group), merged) if how.op == Average else merged(rows)
+        return tf.cast(_scaled(total.values, how.postscale), slices.values.dtype), total.indices
 
     def by_table() -> tuple[tf.Tensor, tf.Tensor]:
         _announce(name, tf.size(gathered), slices.dense_shape[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -56,7 +57,8 @@ def _look_outward() -> tuple[Any, int]:
 
     Autograd's threads, one for each GPU, have the frames of such an operation at their bottom and none of the program.
     """
-    frame, operation, calls = sys._getframe(1), None, 0
+    frame: FrameType | None = sys._getframe(1)
+    operation, calls = None, 0
     while frame is not None:
         if frame.f_code in _OF_OPERATION:
             operation = frame.f_locals["self"]

@@ -117,7 +117,8 @@ observed: list[str] | None = None  # if a list, what reducers send by the engine
 def observing(by: DirectReduction | None) -> Iterator[list[str]]:
     """Gives a list of what reducers send within it, as they will send it by `by`."""
     global observed, casts
-    observed = calls = []
+    calls: list[str] = []
+    observed = calls
     casts = by is not None and by.casts
     core.divert_gradients(True)
     try:

@@ -13,6 +13,7 @@ from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.reduce_ops import Average, ReduceOp, Sum, checked_op
 from sirtaki.torch import raw
 from sirtaki.torch.handles import synchronize
+from sirtaki.torch.sparse_average import average_rows, sum_rows
 
 _log = logging.getLogger("sirtaki.torch")
 
@@ -38,13 +39,9 @@ def sparse_allreduce_async(
     def finish() -> torch.Tensor:
         gathered = synchronize(indices)[0]
         rows = synchronize(values)[0]
-        return _summed(gathered, rows, tensor.shape, _divisor(op, process_set))
+        return _reduced(gathered, rows, tensor.shape, op, process_set)
 
     return finish
-
-
-def _divisor(op: int, process_set: ProcessSet) -> int:
-    return (process_set.size() or 1) if op == Average else 1
 
 
 def start_indices(local: torch.Tensor, name: str, group: int) -> int:
@@ -52,9 +49,11 @@ def start_indices(local: torch.Tensor, name: str, group: int) -> int:
     return raw.start_allgather([local.indices().t().contiguous()], f"{name}.indices", group)
 
 
-def _summed(indices: torch.Tensor, values: torch.Tensor, shape: torch.Size, divisor: int) -> torch.Tensor:
-    total = torch.sparse_coo_tensor(indices.t(), values, shape, check_invariants=False).coalesce()
-    return total if divisor == 1 else total / divisor
+def _reduced(
+    indices: torch.Tensor, values: torch.Tensor, shape: torch.Size, op: int, process_set: ProcessSet
+) -> torch.Tensor:
+    ranks = (process_set.size() or 1) if op == Average else 1
+    return sum_rows(indices, values, shape) if ranks == 1 else average_rows(indices, values, shape, ranks)
 
 
 class SparseReduction:
@@ -104,7 +103,7 @@ class SparseReduction:
         """The coalesced sum or average, with the rows that any rank held."""
         second = synchronize(self._second)[0]
         if not self._dense:
-            return _summed(self._gathered, second, self._local.shape, _divisor(self._op, self._process_set))
+            return _reduced(self._gathered, second, self._local.shape, self._op, self._process_set)
         rows = torch.unique(self._gathered, dim=0)
         values = second[tuple(rows.t())]
         return torch.sparse_coo_tensor(rows.t(), values, self._local.shape, is_coalesced=True, check_invariants=False)

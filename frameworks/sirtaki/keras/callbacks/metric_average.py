@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from sirtaki import exchange
@@ -35,7 +36,13 @@ def average_metrics(logs: dict[str, Any], epoch: int, process_set: ProcessSet) -
             f"the ranks have different metrics at the end of epoch {epoch}: "
             + "; ".join(f"rank {rank}: {', '.join(part) or 'none'}" for rank, part in enumerate(by_rank))
         )
-    return {name: sum(part[name] for part in by_rank) / len(by_rank) for name in own}
+    return {name: _mean([part[name] for part in by_rank]) for name in own}
+
+
+def _mean(values: list[float]) -> float:
+    """Of finite numbers always a finite one, though their sum may not be."""
+    total = sum(values)
+    return total / len(values) if math.isfinite(total) else sum(value / len(values) for value in values)
 
 
 def _is_number(value: Any) -> bool:

@@ -1,0 +1,150 @@
+"""Who may include or import whom, and who may read the environment; run by ./dev lint.
+
+A room may use the rooms that its line names, and each of those stands above it, so there is no circle. A file belongs
+to the deepest room that holds it.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[2]
+
+BELOW_PLANES = ("base", "loader", "math", "device", "mpi", "sleep", "transport", "host")
+PLANES = ("plane", "plane/shm", "plane/mpi", "plane/nccl", "plane/gpu")
+STATIONS = ("queue", "agreement", "fusion", "coordinator", "execution", "locked_plan", "watch")
+
+CPP = {  # rooms in collectives/, the lowest first
+    "base": (),
+    "observer": ("base",),
+    "loader": ("base",),
+    "math": ("base",),
+    "device": ("base", "loader", "math"),
+    "mpi": ("base", "loader"),
+    "sleep": ("base",),
+    "transport": ("base", "mpi"),
+    "host": ("base", "sleep", "transport"),
+    "plane": ("base", "observer", "math", "device", "transport"),
+    "plane/shm": ("base", "math", "transport", "host", "plane"),
+    "plane/mpi": ("base", "math", "mpi", "transport", "plane"),
+    "plane/nccl": ("base", "loader", "math", "device", "mpi", "sleep", "transport", "plane"),
+    "plane/gpu": ("base", "math", "device", "mpi", "transport", "plane", "plane/mpi", "plane/nccl"),
+    "fabric": (*BELOW_PLANES, *PLANES),
+    "queue": ("base", "device", "sleep"),
+    "agreement": ("base", "queue"),
+    "fusion": ("base",),
+    "coordinator": ("base", "agreement", "fusion"),
+    "execution": ("base", "observer", "math", "plane", "queue", "agreement", "fusion"),
+    "locked_plan": ("base", "observer", "fabric", "queue", "agreement", "execution"),
+    "watch": ("base", "observer", "agreement", "coordinator"),
+    "engine": (*BELOW_PLANES, "observer", "fabric", *STATIONS),
+}
+
+PYTHON = {  # packages in frameworks/, the lowest first
+    "sirtaki/launch": (),
+    "sirtaki": ("sirtaki/launch",),
+    "sirtaki/torch": ("sirtaki",),
+    "sirtaki/tensorflow": ("sirtaki",),
+    "sirtaki/keras": ("sirtaki", "sirtaki/torch", "sirtaki/tensorflow"),
+    "sirtaki/tensorflow/keras": ("sirtaki", "sirtaki/tensorflow", "sirtaki/keras"),
+}
+
+# Arrows that are still to go: the file, and the room that it should not use.
+KNOWN = {
+    ("collectives/base/serialization.h", "transport"),
+    ("collectives/math/kernels.h", "plane"),
+    ("collectives/math/reduce_inputs.h", "plane"),
+    ("collectives/plane/nccl/hierarchical.h", "plane/gpu"),
+    ("frameworks/sirtaki/launch/check.py", "sirtaki"),
+    ("frameworks/sirtaki/launch/command.py", "sirtaki"),
+    ("frameworks/sirtaki/tensorflow/optimizer.py", "sirtaki/keras"),
+}
+
+# Only these read the environment. A setting that decides how ranks act together must come from one of them.
+ENVIRONMENT = {
+    "collectives/base/settings.cc",
+    "bindings/tensorflow/kernels.cc",
+    "frameworks/sirtaki/children.py",
+    "frameworks/sirtaki/keras/generations/__init__.py",
+    "frameworks/sirtaki/launchers.py",
+    "frameworks/sirtaki/mpi_library.py",
+    "frameworks/sirtaki/parameter_check.py",
+    "frameworks/sirtaki/runtime.py",
+    "frameworks/sirtaki/supervision.py",
+    *(
+        f"frameworks/sirtaki/launch/{name}.py"
+        for name in ("agent", "channel", "check", "command", "options", "program")
+    ),
+    *(f"frameworks/sirtaki/launch/{name}.py" for name in ("spec", "worker")),
+}
+READS = re.compile(r"\bgetenv\(|\bos\.(?:environb?|getenv)\b")
+
+
+def files(room: str, *suffixes: str) -> list[Path]:
+    return sorted(file for file in (TOP / room).rglob("*") if file.suffix in suffixes)
+
+
+def room_of(path: str, rooms: dict[str, tuple[str, ...]]) -> str:
+    """The deepest room that holds the path; "" if none does."""
+    return max((room for room in rooms if path.startswith(f"{room}/")), key=len, default="")
+
+
+def includes(file: Path) -> list[str]:
+    names = re.findall(r'^#include "(.+)"', file.read_text(), re.MULTILINE)
+    return [name for name in names if (TOP / "collectives" / name).exists()]
+
+
+def imports(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (name.replace(".", "/") for name in names)
+
+
+def arrows() -> Iterator[tuple[Path, str, str, tuple[str, ...]]]:
+    """(file, its room, the room that it uses, the rooms that it may use)."""
+    for file in files("collectives", ".cc", ".h"):
+        room = room_of(str(file.relative_to(TOP / "collectives")), CPP)
+        yield from ((file, room, room_of(name, CPP), CPP.get(room, ())) for name in includes(file))
+    for file in files("frameworks/sirtaki", ".py"):
+        room = room_of(str(file.relative_to(TOP / "frameworks")), PYTHON)
+        for name in imports(file):
+            if name.startswith("sirtaki/"):
+                yield file, room, room_of(f"{name}/", PYTHON), PYTHON.get(room, ())
+
+
+def complaints() -> Iterator[str]:
+    for rooms in (CPP, PYTHON):
+        order = list(rooms)
+        for room, used in rooms.items():
+            yield from (
+                f"the table: {room} uses {one}, which does not stand above it"
+                for one in used
+                if one not in order[: order.index(room)]
+            )
+    met = set()
+    for file, room, used, allowed in arrows():
+        name = str(file.relative_to(TOP))
+        if used == room or used in allowed:
+            continue
+        if (name, used) in KNOWN:
+            met.add((name, used))
+        else:
+            yield f"{name}: room {room!r} must not use room {used!r}"
+    yield from (f"{name} no longer uses {used!r}: remove it from KNOWN" for name, used in sorted(KNOWN - met))
+    for file in (*files("collectives", ".cc", ".h"), *files("bindings", ".cc", ".h"), *files("frameworks", ".py")):
+        name = str(file.relative_to(TOP))
+        if name not in ENVIRONMENT and READS.search(file.read_text()):
+            yield f"{name}: reads the environment; see ENVIRONMENT in tests/lint/layers.py"
+
+
+if __name__ == "__main__":
+    found = sorted(set(complaints()))
+    print("\n".join(found) or "layers: no arrow points upward")
+    sys.exit(bool(found))
