@@ -38,7 +38,7 @@ CPP = {  # rooms in collectives/, the lowest first
     "execution": ("base", "math", "plane", "queue", "agreement"),
     "locked_plan": ("base", "queue", "agreement", "execution"),
     "watch": ("base", "coordinator"),
-    "engine": (*BELOW_PLANES, *STATIONS),
+    "engine": (*BELOW_PLANES, "fabric", *STATIONS),
 }
 
 PYTHON = {  # packages in frameworks/, the lowest first
