@@ -87,7 +87,7 @@ void wait_for(Engine& engine, Work& work) {
     while (!engine.wait(work, std::exchange(help, false))) {
     }
   } catch (const Error&) {
-    engine.hurry();  // a callback of the engine's, which may not wait; `finished` is called all the same
+    engine.wake();  // a callback of the engine's, which may not wait; `finished` is called all the same
   }
 }
 
@@ -115,9 +115,10 @@ void submit(const SirtakiRequest* asked) {
     for (int i = 0; i < asked->tensor_count; ++i) addresses.push_back({asked->tensors[i].in, asked->tensors[i].out});
     // Each of the ways to go on, below, sees to it that the engine learns of the request.
     const int device = asked->tensor_count > 0 ? asked->tensors[0].device : kHostDevice;
-    work = engine->submit_quietly(asked->process_set, request_of(*asked), std::move(addresses),
-                                  allocation_by(*asked, device),
-                                  device == kHostDevice ? nullptr : gpu(device).record_all());
+    EventPtr ready = device == kHostDevice ? nullptr : gpu(device).record_all();
+    work = engine->submit(asked->process_set,
+                          {request_of(*asked), std::move(addresses), allocation_by(*asked, device), std::move(ready)},
+                          WakeUp::kByCaller);
   };
   guarded(asked->finished, asked->context, start);
   if (work == nullptr) return;
@@ -127,9 +128,9 @@ void submit(const SirtakiRequest* asked) {
   if (patience == kSirtakiWait) {
     wait_for(*engine, *work);
   } else if (patience == kSirtakiAdvance) {
-    engine->advance(*work);
+    engine->poll(*work);
   } else {
-    engine->hurry();
+    engine->wake();
   }
 }
 

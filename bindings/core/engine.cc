@@ -110,10 +110,9 @@ py::object submit(int verb, std::string name, const std::vector<PyTensor>& tenso
   std::vector<Address> addresses = take_tensors(tensors, request);
   const bool on_gpu = !request.tensors.empty() && request.tensors[0].device != kHostDevice;
   EventPtr ready = on_gpu ? ready_on(request, stream) : nullptr;
-  auto work = awaited ? engine->submit_quietly(process_set, std::move(request), std::move(addresses),
-                                               allocation_by(allocate), std::move(ready))
-                      : engine->submit(process_set, std::move(request), std::move(addresses), allocation_by(allocate),
-                                       std::move(ready));
+  auto work =
+      engine->submit(process_set, {std::move(request), std::move(addresses), allocation_by(allocate), std::move(ready)},
+                     awaited ? WakeUp::kByCaller : WakeUp::kNow);
   if (!allocate.is_none()) keep = py::make_tuple(std::move(keep), allocate);
   return wrap_work(std::move(work), std::move(engine), std::move(keep), on_gpu ? std::optional(stream) : std::nullopt);
 }

@@ -79,7 +79,7 @@ py::object PreparedAllreduce::submit(py::object keep) {
   auto engine = engine_to_use();
   const std::optional<std::uintptr_t> on = stream();
   EventPtr ready = on ? ready_on(request_, *on) : nullptr;
-  auto work = engine->submit_ahead(process_set_, request_, addresses_, std::move(ready));
+  auto work = engine->submit(process_set_, {request_, addresses_, nullptr, std::move(ready)}, WakeUp::kIfCoreFree);
   return wrap_work(std::move(work), std::move(engine), std::move(keep), on);
 }
 

@@ -62,7 +62,7 @@ class PyWork {
     if (is_forked_child()) {
       keep_.release();
     } else if (!work_->done()) {
-      engine_->hurry();  // it may have been submitted quietly, and the wait interrupted
+      engine_->wake();  // it may have been submitted quietly, and the wait interrupted
       leftovers().emplace_back(work_, std::move(keep_));
     } else if (work_->abandoned()) {
       keep_.release();  // never freed: a library may still write there
@@ -73,7 +73,7 @@ class PyWork {
 
   bool done() const {
     if (!work_->done()) return false;
-    engine_->noticed();
+    engine_->note_result_read();
     return true;
   }
 
@@ -81,7 +81,7 @@ class PyWork {
   void wait(std::optional<std::uintptr_t> stream) {
     refuse_forked_child();
     bool done = work_->done();
-    if (done) engine_->noticed();  // else Engine::wait() sees to it
+    if (done) engine_->note_result_read();  // else Engine::wait() sees to it
     for (bool help = true; !done; help = false) {
       done = wait_without_gil(help);
       if (!done && PyErr_CheckSignals() != 0) throw py::error_already_set();

@@ -173,10 +173,4 @@ Agreement agree(const RequestsByRank& requests) {
   return agreement;
 }
 
-std::string list_ranks(std::span<const int> ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
-  return text;
-}
-
 }  // namespace sirtaki

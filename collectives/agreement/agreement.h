@@ -25,7 +25,4 @@ std::string find_mismatch(const RequestsByRank& requests, std::span<const int> g
 // The agreed request, with the sizes that differ by rank. Call it only if find_mismatch() returned an empty string.
 Agreement agree(const RequestsByRank& requests);
 
-// "ranks 0, 2" or "rank 1".
-std::string list_ranks(std::span<const int> ranks);
-
 }  // namespace sirtaki

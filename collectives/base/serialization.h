@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "transport/transport.h"
+#include "base/bytes.h"
 
 namespace sirtaki {
 

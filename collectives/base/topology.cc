@@ -43,4 +43,10 @@ int index_of(const std::vector<int>& ranks, int rank) {
   return found == ranks.end() ? -1 : static_cast<int>(found - ranks.begin());
 }
 
+std::string list_ranks(std::span<const int> ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
+  return text;
+}
+
 }  // namespace sirtaki

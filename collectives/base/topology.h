@@ -1,6 +1,7 @@
 // Which ranks share a host; local_rank, cross_rank and their sizes follow from that.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,5 +25,8 @@ std::vector<int> number_hosts(const std::vector<std::string>& hosts);
 
 // The index of `rank` in `ranks`, or -1.
 int index_of(const std::vector<int>& ranks, int rank);
+
+// "ranks 0, 2" or "rank 1".
+std::string list_ranks(std::span<const int> ranks);
 
 }  // namespace sirtaki

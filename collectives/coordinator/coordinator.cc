@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "agreement/verdict_check.h"
+#include "base/topology.h"
 #include "fusion/fusion.h"
 
 namespace sirtaki {

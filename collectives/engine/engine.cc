@@ -6,22 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "engine/handshake.h"
 
 namespace sirtaki {
 namespace {
-
-// MPI cannot wake a process, so an engine at rest looks this often whether others have said something: that is how a
-// rank that submits nothing learns that the job has failed, or is asked where it is.
-constexpr std::chrono::seconds kIdleLook{1};
-// Where all others ring, a look is only a second line of defence.
-constexpr std::chrono::seconds kIdleLookWithBells{60};
-// How late a submission that nobody hurries may be seen while others are under way.
-constexpr std::chrono::milliseconds kLongestNapWithBells{20};
-constexpr std::chrono::seconds kLastResort{5};
-// How often a rank that waits looks after the others.
-constexpr std::chrono::milliseconds kLookAround{250};
 
 // Signals are for the user's threads: a handler of Python's must be able to interrupt the main thread's wait.
 class SignalsBlocked {
@@ -48,13 +38,32 @@ void pin_to_core(int core) {
   }
 }
 
+// Announces the begin and the end of a wait.
+class ObservedWait {
+ public:
+  explicit ObservedWait(const Observers& observers) : observers_(observers) {
+    observers_.announce(&Observer::on_wait_begun);
+  }
+  ~ObservedWait() { observers_.announce(&Observer::on_wait_ended); }
+
+ private:
+  const Observers& observers_;
+};
+
+Error shut_down() { return {ErrorKind::kPrecondition, "Sirtaki has been shut down; use init()."}; }
+
 bool cores_are_free(const Topology& topology) {
   return topology.local_size <= static_cast<int>(std::thread::hardware_concurrency());
 }
 
 }  // namespace
 
-Engine::Engine(EngineOptions options, std::unique_ptr<Fabric> world) : options_(std::move(options)), backoff_(false) {
+Engine::Engine(EngineOptions options, std::unique_ptr<Fabric> world)
+    : options_(std::move(options)),
+      queue_(world->transport().rank(), world->transport().size(), doorbell_, observers_),
+      inquiry_(world->transport().rank(), hosts_, queue_, groups_, finished_calls_, options_.stacks_by_force),
+      failure_([this](const FailureCause& cause) { on_failure(cause); }),
+      lock_(*this, doorbell_, Backoff(false)) {
   observers_.add(statistics_);
   observers_.add(finished_calls_);
   Transport& transport = world->transport();
@@ -68,21 +77,21 @@ Engine::Engine(EngineOptions options, std::unique_ptr<Fabric> world) : options_(
       std::chrono::duration<double>(options_.settings.start_timeout_seconds)));
   topology_ = make_topology(transport.rank(), host_ids);
   host_numbers_ = number_hosts(host_ids);
-  backoff_ = Backoff(cores_are_free(topology_));
-  std::vector<int> all;
-  for (int rank = 0; rank < topology_.size; ++rank) all.push_back(rank);
+  lock_.set_backoff(Backoff(cores_are_free(topology_)));
+  std::vector<int> all(hosts_.size());
+  std::iota(all.begin(), all.end(), 0);
   const bool one_host = topology_.local_size == topology_.size;
   if (one_host && topology_.size > 1 && options_.settings.shared_memory) {
-    std::string why;  // the data plane meets the same obstacle, and tells
+    std::string why;  // not shown: the data plane meets the same obstacle, and reports it
     bells_ = HostBells::make(transport, why);
     if (bells_ != nullptr) {
       doorbell_.attach(bells_->of(topology_.rank));
       bells_->of(topology_.rank).life.prepare();
-      CorePlacement seats(bells_, topology_.rank);
-      seats.publish();
-      world->share_memory(bells_);  // waits for all ranks, so that each has published its seat
-      backoff_ = Backoff(seats);
-      works_beside_ = seats.suffice(2);
+      CorePlacement placement(bells_, topology_.rank);
+      placement.publish();
+      world->share_memory(bells_);  // waits for all ranks, so that each has published its cores
+      lock_.set_backoff(Backoff(placement));
+      has_core_ = placement.suffice(2);
     }
   }
   control_ = world->transport().name();
@@ -93,26 +102,32 @@ Engine::Engine(EngineOptions options, std::unique_ptr<Fabric> world) : options_(
 
 Engine::~Engine() {
   if (!thread_.joinable()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    leaving_ = true;
-    if (!failure_) {
-      failure_ = own_cause(FailureKind::kEarlyExit,
-                           "rank " + std::to_string(topology_.rank) + " went away without shutdown()");
-    }
-  }
-  doorbell_.ring(true);
+  failure_.record(
+      own_cause(FailureKind::kEarlyExit, "rank " + std::to_string(topology_.rank) + " went away without shutdown()"));
+  leave_asked_ = true;
+  wake();
   join_thread();
 }
 
 // ---- any thread ----
 
+std::shared_ptr<Work> Engine::submit(int process_set, Submission submission, WakeUp wake_up) {
+  bool wakes = wake_up == WakeUp::kNow;
+  if (wake_up == WakeUp::kIfCoreFree) wakes = has_core_ || submission.ready != nullptr;
+  return queue_.put(process_set, submission, wakes);
+}
+
+bool Engine::wait(Work& work, bool may_help) {
+  queue_.begin_epoch();
+  if (work.done()) return true;
+  const ObservedWait observed(observers_);
+  return lock_.wait(work, may_help);
+}
+
 void Engine::shutdown() {
-  {
-    const std::lock_guard lock(mutex_);
-    leaving_ = true;
-  }
-  doorbell_.ring(true);
+  queue_.close(shut_down());
+  leave_asked_ = true;
+  wake();
   join_thread();
 }
 
@@ -121,73 +136,62 @@ void Engine::join_thread() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Engine::abort_job(int exit_code) {
-  {
-    const std::lock_guard lock(mutex_);
-    exit_code_ = exit_code;
+FailureCause Engine::fail_job(FailureCause cause) {
+  if (cause.rank < 0) {
+    const std::string site = std::move(cause.site);
+    cause = own_cause(cause.kind, cause.text);
+    cause.site = site;
   }
+  failure_.record(cause);
+  // The engine's thread may be held up inside a library.
+  return failure_.wait_until_notified(kWaitForAgreement);
+}
+
+void Engine::abort_job(int exit_code) {
+  exit_code_ = exit_code;
   // The engine's thread may be held up inside a library; the job has to end all the same.
   std::thread([exit_code] {
-    std::this_thread::sleep_for(kLastResort);
+    std::this_thread::sleep_for(kForcedExit);
     _exit(exit_code);
   }).detach();
-  doorbell_.ring(true);
+  wake();
   join_thread();
 }
 
 std::string Engine::failure() const {
-  const std::lock_guard lock(mutex_);
-  return failure_ ? failure_->describe() : "";
+  const std::optional<FailureCause> cause = failure_.cause();
+  return cause ? cause->describe() : "";
 }
 
-std::optional<FailureCause> Engine::cause() const {
-  const std::lock_guard lock(mutex_);
-  return failure_;
+std::map<int, std::vector<int>> Engine::process_sets() {
+  return queue_.with_sets([](const ProcessSets& sets) { return sets.ranks(); });
 }
 
 void Engine::set_fusion_threshold(std::int64_t bytes) {
   if (bytes < 0) {
     throw Error(ErrorKind::kInvalidArgument, "the fusion threshold cannot be negative: " + std::to_string(bytes));
   }
-  const std::lock_guard lock(mutex_);
-  new_fusion_threshold_ = bytes;
-  quiet_.fetch_add(1, std::memory_order_release);
+  queue_.post([this, bytes] { groups_.set_fusion_threshold(bytes); }, false);
 }
 
 // ---- the engine's thread ----
 
 void Engine::run() {
   pthread_setname_np(pthread_self(), "sirtaki");
-  own_thread_ = std::this_thread::get_id();
   prctl(PR_SET_TIMERSLACK, 1000UL);  // ns; the default makes every nap 50 us longer
   if (bells_ != nullptr) bells_->of(topology_.rank).life.begin();
-  bool pinned = options_.settings.thread_affinity.empty();
-  Role role(role_);
+  auto holder = lock_.begin();
   try {
-    while (!ended()) {
-      if (!std::exchange(pinned, true)) pin();
-      if (!step()) rest(role);
-    }
-  } catch (const JobFailure& failure) {
-    adopt(failure);
-    fail();
+    pin();
+    while (!ended()) lock_.work(holder);
   } catch (const std::exception& error) {
-    set_failure(error);
+    record(error);
     fail();
   }
-  {
-    const std::lock_guard lock(question_mutex_);
-    no_more_questions_ = true;
-  }
-  question_changed_.notify_all();
   fail_everything(shut_down());
-  over_ = true;
-  {
-    const std::lock_guard lock(mutex_);
-    gone_ = true;
-  }
-  failure_changed_.notify_all();
-  report_changed_.notify_all();
+  lock_.end();
+  failure_.set_notified();
+  inquiry_.end();
   groups_.clear();
   if (bells_ != nullptr) bells_->of(topology_.rank).life.end();
 }
@@ -195,6 +199,7 @@ void Engine::run() {
 void Engine::pin() {
   const std::vector<int>& cores = options_.settings.thread_affinity;
   const auto local_rank = static_cast<std::size_t>(topology_.local_rank);
+  if (cores.empty()) return;
   if (local_rank >= cores.size()) {
     throw Error(ErrorKind::kInvalidArgument, "SIRTAKI_THREAD_AFFINITY names " + std::to_string(cores.size()) +
                                                  " cores, but this is local rank " + std::to_string(local_rank));
@@ -202,132 +207,36 @@ void Engine::pin() {
   pin_to_core(cores[local_rank]);
 }
 
-bool Engine::step() {
-  // Read before the queue is: whatever a waiting thread submitted before is then known.
-  const std::uint64_t begun = waits_begun_.load(std::memory_order_acquire);
-  take_in_queue();
-  const bool awaited = begun > waits_ended_.load(std::memory_order_acquire);
-  bool moved = false;
-  // A group may make or remove others, never itself.
-  for (auto group = groups_.begin(); group != groups_.end();) {
-    const int id = group->first;
-    moved |= group->second->progress(awaited);
-    group = groups_.upper_bound(id);
+bool Engine::ended() const { return leave_asked_ && groups_.ended() && !failure_.cause(); }
+
+void Engine::take_in() {
+  // Read first: what was submitted before that is then taken in before this rank leaves.
+  const bool leaves = leave_asked_.load(std::memory_order_acquire);
+  if (queue_.changed()) {
+    for (auto& [id, submission] : queue_.take()) {
+      if (Group* const group = groups_.find(id)) {
+        group->submit(std::move(submission));
+      } else {
+        const Error error(ErrorKind::kPrecondition, "process set " + std::to_string(id) + " was removed");
+        on_finished(id, submission, Result(), &error);
+      }
+    }
   }
-  for (auto& group : closing_) moved |= group->progress(awaited);
-  std::erase_if(closing_, [](const auto& group) { return group->all_left() && group->settled() && group->flushed(); });
-  if (moved) backoff_.reset();
-  return moved;
+  if (inquiry_.pending()) inquiry_.look();
+  if (leaves) groups_.leave();
 }
 
-Engine::Outlook Engine::outlook() const {
-  Outlook result;
-  const auto add = [&result](Group& group) {
-    result.active |= group.active() || !group.flushed();
-    result.moving_data |= group.moving_data();
-    result.wakes &= group.wakes();
-    result.watching |= group.watching();
-  };
-  for (const auto& [id, group] : groups_) add(*group);
-  for (const auto& group : closing_) {
-    add(*group);
-    result.active = true;
-  }
+Activity Engine::activity() const {
+  Activity result = groups_.activity();
+  if (inquiry_.pending())
+    result.longest_sleep = std::min<std::chrono::nanoseconds>(result.longest_sleep, kStacksOfInterpreter);
   return result;
 }
 
-// The step has moved nothing: wait for something that can move.
-void Engine::rest(Role& role) {
-  const Outlook now = outlook();
-  if (now.active && backoff_.spin(now.moving_data)) return;
-  if (now.active) look_around();
-  Rest how = Rest::kAsleep;
-  std::chrono::nanoseconds limit = now.wakes && !now.watching ? kIdleLookWithBells : kIdleLook;
-  if (now.active) {
-    how = Rest::kNapping;
-    limit = backoff_.nap_length(now.wakes ? kLongestNapWithBells : Backoff::kLongestNap);
-  } else {
-    backoff_.reset();
-    observers_.announce(&Observer::on_idle);
-  }
-  if (!asking_.empty()) limit = std::min<std::chrono::nanoseconds>(limit, kPatienceWithInterpreter);
-  const std::uint32_t heard = doorbell_.lie_down(how);
-  if (!step()) {
-    role.unlock();
-    doorbell_.sleep(how, heard, limit);
-    role.lock();
-  }
-  doorbell_.get_up();
-}
-
-// While something is under way and nothing moves.
-void Engine::look_around() {
-  const auto now = Clock::now();
-  if (now < next_look_) return;
-  next_look_ = now + kLookAround;
-  for (auto& [id, group] : groups_) group->look(now);
-  for (auto& group : closing_) group->look(now);
-}
-
-// Without the mutex, for which the program's threads would have to wait, unless there is something to take: whoever
-// changes what it guards rings afterwards, or counts in `quiet_`.
-void Engine::take_in_queue() {
-  const std::uint32_t rings = doorbell_.rings();
-  const std::uint32_t quiet = quiet_.load(std::memory_order_acquire);
-  if (rings == rings_taken_ && quiet == quiet_taken_ && !leave_taken_) {
-    if (!asking_.empty()) take_in_questions();
-    return;
-  }
-  std::vector<Queued> queue;
-  bool questions = false;
-  std::optional<std::int64_t> threshold;
-  {
-    const std::lock_guard lock(mutex_);
-    if (failure_) throw JobFailure(*failure_, failure_agreed_);
-    queue.swap(queue_);
-    leave_taken_ = leaving_;
-    questions = std::exchange(has_questions_, false);
-    threshold = std::exchange(new_fusion_threshold_, std::nullopt);
-  }
-  rings_taken_ = rings;
-  quiet_taken_ = quiet;
-  for (Queued& queued : queue) {
-    const auto group = groups_.find(queued.group);
-    if (group != groups_.end()) {
-      group->second->submit(std::move(queued.submission));
-    } else {
-      const Error error(ErrorKind::kPrecondition, "process set " + std::to_string(queued.group) + " was removed");
-      on_finished(queued.group, queued.submission, Result(), &error);
-    }
-  }
-  if (questions || !asking_.empty()) take_in_questions();
-  for (auto& [id, group] : groups_) {
-    if (leave_taken_ && !group->leaving()) group->leave();
-    if (threshold) group->set_fusion_threshold(*threshold);
-  }
-}
-
-bool Engine::ended() {
-  if (!leave_taken_) return false;
-  const std::lock_guard lock(mutex_);
-  // A failure has to be told first: take_in_queue() throws it.
-  return !failure_ && leaving_ && closing_.empty() &&
-         std::all_of(groups_.begin(), groups_.end(), [](const auto& group) {
-           return group.second->all_left() && group.second->settled() && group.second->flushed();
-         });
-}
-
-bool Engine::may_stop() const {
-  const std::lock_guard lock(mutex_);
-  return leaving_ || exit_code_.has_value();
-}
-
 void Engine::on_finished(int group, Submission& submission, Result result, const Error* error) {
-  {
-    const std::lock_guard lock(mutex_);
-    const auto set = sets_.find(group);
-    if (set != sets_.end()) set->second.names.erase({submission.request.name, submission.request.sequence});
-  }
+  queue_.with_sets([&](ProcessSets& sets) {
+    if (ProcessSet* const set = sets.find(group)) set->names.release(submission.request);
+  });
   observers_.announce(&Observer::on_completed, group, submission.request, error);
   if (error != nullptr) {
     submission.work->fail(*error);
@@ -339,13 +248,168 @@ void Engine::on_finished(int group, Submission& submission, Result result, const
 // Ranks have made unequal numbers of calls when all have joined, and begin to count anew: once, since a thread that
 // goes on may call again before another one learns that its join has ended.
 void Engine::on_all_joined(int group, const std::vector<Submission>& joins) {
-  const std::lock_guard lock(mutex_);
-  const auto set = sets_.find(group);
-  if (set == sets_.end()) return;
-  for (const Submission& join : joins) set->second.names.erase({join.request.name, join.request.sequence});
-  std::ranges::fill(set->second.counters, 0);
+  queue_.with_sets([&](ProcessSets& sets) {
+    ProcessSet* const set = sets.find(group);
+    if (set == nullptr) return;
+    for (const Submission& join : joins) set->names.release(join.request);
+    set->names.restart_numbers();
+  });
 }
 
-void Engine::say(const std::string& line) { options_.say(line); }
+// ---- when the job cannot go on ----
+
+FailureCause Engine::own_cause(FailureKind kind, const std::string& text) const {
+  return {kind, topology_.rank, hosts_[static_cast<std::size_t>(topology_.rank)], text, wall_clock(),
+          "",   topology_.rank};
+}
+
+// A rank of this host that has died, or is about to; -1 if there is none.
+int Engine::find_dying() const {
+  const auto end = Clock::now() + kProcessDeath;
+  int dead = dead_rank();
+  while (bells_ != nullptr && dead < 0 && Clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    dead = dead_rank();
+  }
+  return dead;
+}
+
+// Called for each new cause before any thread can read it: no call is accepted any more that would still be failed.
+void Engine::on_failure(const FailureCause& cause) {
+  queue_.close(Error(ErrorKind::kAborted, cause.describe()));
+  inquiry_.close("the job has failed: " + cause.describe());
+  post_failure();
+}
+
+// The next step of the engine throws, whichever thread makes it.
+void Engine::post_failure() {
+  queue_.post([this] { failure_.raise(); });
+}
+
+// What this rank met; another rank may have been first. Where one has died, everything failed because of that.
+void Engine::record(const std::exception& error) {
+  if (const auto* failure = dynamic_cast<const JobFailure*>(&error)) {
+    failure_.adopt(*failure);
+  } else {
+    FailureCause cause = own_cause(FailureKind::kFailedCollective, error.what());
+    if (const int dead = find_dying(); dead >= 0) {
+      cause.kind = FailureKind::kLostConnection;
+      cause.rank = dead;
+      cause.host = hosts_[static_cast<std::size_t>(dead)];
+    }
+    failure_.record(cause);
+  }
+  post_failure();  // again: this thread may have taken what another one posted
+}
+
+// The job cannot go on: fail everything here, notify the other ranks, then serve nothing but the end.
+void Engine::fail() {
+  doorbell_.set_awake();
+  // First, so that what has thrown is not run again.
+  fail_everything(Error(ErrorKind::kAborted, failure()));
+  if (!failure_.agreed()) agree_on_failure();
+  flush_world();
+  failure_.set_notified();
+  lock_.sleep_until([this] { return leave_asked_ || exit_code_ != kNoExit; });
+  try {
+    if (exit_code_ != kNoExit) groups_.world().fabric().abort_job(exit_code_);
+  } catch (const std::exception&) {
+    // The process ends by itself then, and the starter sees its exit code.
+  }
+}
+
+void Engine::fail_everything(const Error& error) {
+  groups_.fail_all(error);
+  for (auto& [id, submission] : queue_.take_submissions()) on_finished(id, submission, Result(), &error);
+}
+
+// Until the coordinator has notified all ranks whose failure was the first.
+void Engine::agree_on_failure() {
+  Group& world = groups_.world();
+  const auto limit = Clock::now() + kAgreementOnFailure;
+  try {
+    world.announce_failure(*failure_.cause());
+    while (Clock::now() < limit) {
+      if (!world.progress(false)) lock_.pause();
+    }
+  } catch (const JobFailure& failure) {
+    failure_.adopt(failure);
+  } catch (const std::exception&) {
+    // The transport is broken, and then no rank can be reached.
+  }
+}
+
+void Engine::flush_world() {
+  Group& world = groups_.world();
+  const auto limit = Clock::now() + kAgreementOnFailure;
+  try {
+    while (!world.flushed() && Clock::now() < limit) lock_.pause();
+  } catch (const std::exception&) {
+  }
+}
+
+// ---- process sets ----
+
+void Engine::make_group(int id, std::vector<int> ranks, std::unique_ptr<Fabric> fabric) {
+  if (fabric != nullptr) {
+    GroupOptions options{.id = id, .ranks = ranks, .hosts = {}, .settings = options_.settings};
+    if (id == 0) options.messages_before = kMessagesOfHandshake;
+    std::vector<int> hosts;
+    for (const int r : ranks) {
+      options.hosts.push_back(hosts_[static_cast<std::size_t>(r)]);
+      hosts.push_back(host_numbers_[static_cast<std::size_t>(r)]);
+    }
+    DataPlanes planes = fabric->make_planes(hosts);
+    PlanChannel channel = make_plan_channel(*fabric, hosts);
+    groups_.add(id, std::make_unique<Group>(std::move(options), std::move(fabric), std::move(planes),
+                                            std::move(channel), static_cast<GroupOwner&>(*this), observers_));
+  }
+  queue_.with_sets([&](ProcessSets& sets) { sets.add(id, std::move(ranks)); });
+}
+
+// A locked plan's batches run on planes of their own, since they keep no order with what is negotiated. Made together
+// with the group, when all ranks are at the same point.
+PlanChannel Engine::make_plan_channel(Fabric& fabric, const std::vector<int>& hosts) {
+  PlanChannel channel;
+  if (!options_.settings.lock_plan || options_.settings.cache_capacity == 0 || hosts.size() == 1) return channel;
+  std::vector<int> all(hosts.size());
+  std::iota(all.begin(), all.end(), 0);
+  channel.fabric = fabric.split(all);
+  channel.planes = channel.fabric->make_planes(hosts);
+  return channel;
+}
+
+void Engine::on_process_set(const Agreement& agreement, std::optional<Submission> submission) {
+  Result result;
+  std::optional<Error> error;
+  try {
+    if (agreement.request.verb == Verb::kAddProcessSet) {
+      result.value = add_process_set({agreement.request.splits.begin(), agreement.request.splits.end()});
+    } else {
+      remove_process_set(static_cast<int>(agreement.request.splits[0]));
+    }
+  } catch (const Error& caught) {
+    error = caught;
+  }
+  if (submission) on_finished(0, *submission, std::move(result), error ? &*error : nullptr);
+  if (error && error->kind() != ErrorKind::kPrecondition) throw *error;
+}
+
+int Engine::add_process_set(const std::vector<int>& ranks) {
+  const auto [existing, id] =
+      queue_.with_sets([&](const ProcessSets& sets) { return std::pair(sets.id_of(ranks), sets.unused_id()); });
+  if (existing) {
+    throw Error(ErrorKind::kPrecondition, list_ranks(ranks) + " already form process set " + std::to_string(*existing));
+  }
+  make_group(id, ranks, groups_.world().fabric().split(ranks));
+  return id;
+}
+
+void Engine::remove_process_set(int id) {
+  const bool exists = queue_.with_sets([&](ProcessSets& sets) { return sets.find(id) != nullptr; });
+  if (!exists) throw Error(ErrorKind::kPrecondition, "process set " + std::to_string(id) + " was removed");
+  groups_.close(id);
+  queue_.with_sets([&](ProcessSets& sets) { sets.remove(id); });
+}
 
 }  // namespace sirtaki

@@ -11,6 +11,7 @@
 #include "agreement/agreement.h"
 #include "base/error.h"
 #include "base/serialization.h"
+#include "base/topology.h"
 #include "host/backoff.h"
 #include "transport/control_channel.h"
 

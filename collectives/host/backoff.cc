@@ -12,8 +12,8 @@ using std::chrono::nanoseconds;
 
 constexpr microseconds kSpin{50};
 constexpr microseconds kSpinMovingData{300};
-// Where ranks share cores: whoever can go on gets the core at once, and it does not fall asleep, from which a wake-up
-// takes longer than a small operation.
+// How long to call sched_yield() where ranks share cores. A rank that can go on then runs at once, and that costs less
+// than a futex sleep and wake-up.
 constexpr microseconds kYielding{100};
 constexpr int kFraction = 16;
 constexpr nanoseconds kShortestNap{5'000};

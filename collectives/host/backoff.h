@@ -8,6 +8,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/time_limits.h"
 #include "host/core_placement.h"
 #include "sleep/doorbell.h"
 
@@ -24,13 +25,11 @@ class Backoff {
   // Spins for a moment and returns true, or false when it is time to sleep for nap_length(). `moving_data`: a
   // collective is running, whose end takes longer to come and is worth more spinning.
   bool spin(bool moving_data);
-  // `longest`: how late the sleeper may come to see what nobody wakes it for.
+  // `longest`: how late the sleeper may see a change for which it is not woken.
   std::chrono::nanoseconds nap_length(std::chrono::nanoseconds longest = kLongestNap) const;
 
   // Both: one look's worth of waiting, where nothing can ring.
   void pause(Doorbell& doorbell, bool moving_data);
-
-  static constexpr std::chrono::milliseconds kLongestNap{1};
 
  private:
   bool has_core() { return cores_are_free_ && (!seats_ || !seats_->shared() || seats_->move_apart()); }

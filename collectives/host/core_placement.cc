@@ -66,8 +66,8 @@ bool CorePlacement::rank_is_at(int peer, std::uint32_t seat) const {
 
 // One at rest may be about to come from elsewhere: its program is busy with other things.
 bool CorePlacement::is_busy_here(int peer, std::uint32_t seat) const {
-  const auto rest = static_cast<Rest>(bells_->of(peer).state.load(std::memory_order_relaxed));
-  return rest != Rest::kAsleep && rank_is_at(peer, seat);
+  const auto rest = static_cast<SleepState>(bells_->of(peer).state.load(std::memory_order_relaxed));
+  return rest != SleepState::kAsleep && rank_is_at(peer, seat);
 }
 
 }  // namespace sirtaki

@@ -1,6 +1,6 @@
-// On which cores the ranks of a host work. Who waits for a rank that needs the very core he spins on only keeps it
-// from coming, for as long as a time slice; and a kernel may leave both there although other cores are idle, where
-// those that share a cache are too few for it to look for an idle one.
+// On which cores the ranks of a host work. A rank that spins on the core of the rank that it waits for keeps that rank
+// from running, for as long as a time slice. A kernel may leave both there although other cores are idle, where few
+// cores share a cache.
 #pragma once
 
 #include <chrono>
@@ -16,7 +16,7 @@ class CorePlacement {
   // Of that rank of the job.
   CorePlacement(std::shared_ptr<const HostBells> bells, int rank) : bells_(std::move(bells)), rank_(rank) {}
 
-  // Says which cores this process may use; once.
+  // Publishes which cores this process may use; once.
   void publish();
   // After all have: do the ranks have together so many cores for each of them?
   bool suffice(int each = 1) const;

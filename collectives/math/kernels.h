@@ -4,9 +4,9 @@
 #include <cstdint>
 
 #include "base/types.h"
+#include "math/reduction.h"
 #include "math/scale.h"
 #include "math/vector_level.h"
-#include "plane/data_plane.h"
 
 namespace sirtaki {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "math/average.h"
 #include "math/kernels.h"
-#include "plane/average.h"
 
 namespace sirtaki {
 namespace {

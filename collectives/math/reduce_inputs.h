@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "plane/data_plane.h"
+#include "math/reduction.h"
 
 namespace sirtaki {
 

@@ -10,22 +10,10 @@
 #include "base/task.h"
 #include "base/types.h"
 #include "device/device.h"
+#include "math/reduction.h"
 #include "plane/plan_barrier.h"
 
 namespace sirtaki {
-
-// How elements are combined: out = postscale * op(prescale * in of every rank) / divisor. op is never kAverage: that is
-// a kSum with the number of ranks that contribute as divisor. docs/arithmetic.md has the rule for all planes.
-struct Reduction {
-  DType dtype = DType::kFloat32;
-  ReduceOp op = ReduceOp::kSum;
-  double prescale = 1.0;
-  double postscale = 1.0;
-  std::int64_t divisor = 1;
-
-  bool averages() const { return op == ReduceOp::kSum && divisor != 1; }
-  ReduceOp asked() const { return averages() ? ReduceOp::kAverage : op; }  // as in a PlaneQuery
-};
 
 // One tensor of a batch; in == out is allowed, any other overlap is not. Counts are elements. On a GPU, a rank that has
 // joined has no memory for it: both addresses are null, and the plane contributes what changes nothing.

@@ -25,11 +25,10 @@ using Allocate = std::function<void*(std::size_t tensor, const Shape& shape, Str
 // The destructor fails an unfinished work, so that no thread waits for it for ever.
 struct Submission {
   Submission() = default;
-  Submission(Request request_, std::vector<Address> addresses_, std::shared_ptr<Work> work_, Allocate allocate_,
-             EventPtr ready_ = nullptr)
+  Submission(Request request_, std::vector<Address> addresses_, Allocate allocate_ = nullptr, EventPtr ready_ = nullptr)
       : request(std::move(request_)),
         addresses(std::move(addresses_)),
-        work(std::move(work_)),
+        work(std::make_shared<Work>()),
         allocate(std::move(allocate_)),
         ready(std::move(ready_)) {}
   Submission(Submission&&) = default;

@@ -8,7 +8,7 @@ bool Work::wait() {
   std::uint32_t state = state_.load(std::memory_order_acquire);
   while ((state & kDone) == 0) {
     if ((state & kAwaited) == 0 && !state_.compare_exchange_weak(state, state | kAwaited)) continue;
-    if (futex_wait(state_, state | kAwaited) == Wake::kInterrupted) return done();
+    if (futex_wait(state_, state | kAwaited) == WakeReason::kInterrupted) return done();
     state = state_.load(std::memory_order_acquire);
   }
   return true;

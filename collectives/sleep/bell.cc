@@ -8,9 +8,9 @@ namespace sirtaki {
 // With a full fence between the two on both sides, one of them sees the other.
 void wake_owner(Bell& bell) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  const auto rest = static_cast<Rest>(bell.state.load(std::memory_order_relaxed));
-  if (rest == Rest::kNone) return;
-  std::atomic<std::uint32_t>& word = rest == Rest::kHelper ? bell.helper : bell.rings;
+  const auto rest = static_cast<SleepState>(bell.state.load(std::memory_order_relaxed));
+  if (rest == SleepState::kAwake) return;
+  std::atomic<std::uint32_t>& word = rest == SleepState::kHelperAsleep ? bell.helper : bell.rings;
   word.fetch_add(1);
   futex_wake_all(word, FutexScope::kHost);
 }

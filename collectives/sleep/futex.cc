@@ -16,8 +16,8 @@ int operation(int basic, FutexScope scope) { return scope == FutexScope::kHost ?
 
 }  // namespace
 
-Wake futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected,
-                std::optional<std::chrono::nanoseconds> timeout, FutexScope scope) {
+WakeReason futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected,
+                      std::optional<std::chrono::nanoseconds> timeout, FutexScope scope) {
   timespec limit{};
   if (timeout) {
     const auto whole = std::chrono::duration_cast<std::chrono::seconds>(*timeout);
@@ -26,8 +26,8 @@ Wake futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected,
   }
   const long result =
       syscall(SYS_futex, &word, operation(FUTEX_WAIT, scope), expected, timeout ? &limit : nullptr, nullptr, 0);
-  if (result == 0 || errno == EAGAIN) return Wake::kWoken;
-  return errno == EINTR ? Wake::kInterrupted : Wake::kTimeout;
+  if (result == 0 || errno == EAGAIN) return WakeReason::kWoken;
+  return errno == EINTR ? WakeReason::kInterrupted : WakeReason::kTimeout;
 }
 
 void futex_wake_all(std::atomic<std::uint32_t>& word, FutexScope scope) {

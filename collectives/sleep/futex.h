@@ -1,5 +1,5 @@
 // Sleeping in the kernel until another thread changes a word. Used instead of condition variables where a signal
-// (Ctrl-C) has to interrupt the wait, or where waking has to cost nothing when nobody sleeps.
+// (Ctrl-C) has to interrupt the wait, or where waking has to cost nothing when no thread sleeps.
 #pragma once
 
 #include <atomic>
@@ -9,15 +9,15 @@
 
 namespace sirtaki {
 
-enum class Wake { kWoken, kTimeout, kInterrupted };
+enum class WakeReason { kWoken, kTimeout, kInterrupted };
 
 // Who may change the word: threads of this process, or any process of this host that shares the memory.
 enum class FutexScope { kProcess, kHost };
 
 // Sleeps while `word` holds `expected`. May return kWoken without reason; check again.
-Wake futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected,
-                std::optional<std::chrono::nanoseconds> timeout = std::nullopt,
-                FutexScope scope = FutexScope::kProcess);
+WakeReason futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected,
+                      std::optional<std::chrono::nanoseconds> timeout = std::nullopt,
+                      FutexScope scope = FutexScope::kProcess);
 void futex_wake_all(std::atomic<std::uint32_t>& word, FutexScope scope = FutexScope::kProcess);
 
 }  // namespace sirtaki

@@ -1,5 +1,5 @@
-// Whether a process of this host still lives, told by a lock in shared memory that it holds as long as it does: the
-// kernel gives it up for whoever dies. Process numbers would not do across containers, and are used again.
+// Whether a process of this host still lives, shown by a lock in shared memory that it holds as long as it does: the
+// kernel gives it up for a process that dies. Process numbers would not do across containers, and are used again.
 #pragma once
 
 #include <pthread.h>

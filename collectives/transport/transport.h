@@ -11,11 +11,10 @@
 #include <string_view>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/task.h"
 
 namespace sirtaki {
-
-using Bytes = std::vector<std::byte>;
 
 struct Message {
   int from = -1;

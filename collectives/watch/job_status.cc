@@ -1,12 +1,8 @@
 #include "watch/job_status.h"
 
+#include "base/time_limits.h"
+
 namespace sirtaki {
-namespace {
-
-// A rank between hosts looks for messages once a second, and one whose interpreter is held up needs longer to answer.
-constexpr std::chrono::seconds kPatience{4};
-
-}  // namespace
 
 void JobStatus::look(Coordinator& coordinator, Clock::time_point now) {
   if (!coordinator.job_status_wanted()) return;
@@ -15,7 +11,7 @@ void JobStatus::look(Coordinator& coordinator, Clock::time_point now) {
     for (std::size_t rank = 0; rank < hosts_.size(); ++rank) all.push_back(static_cast<int>(rank));
     coordinator.ask(all);
     asked_at_ = now;
-  } else if (coordinator.reports().size() == hosts_.size() || now - *asked_at_ > kPatience) {
+  } else if (coordinator.reports().size() == hosts_.size() || now - *asked_at_ > kReportsOfAllRanks) {
     coordinator.set_job_status(compose(coordinator));
     asked_at_.reset();
   }

@@ -5,10 +5,11 @@
 #include <set>
 #include <tuple>
 
+#include "base/time_limits.h"
+#include "base/topology.h"
+
 namespace sirtaki {
 namespace {
-
-constexpr std::chrono::seconds kStackPatience{3};  // an idle rank looks for messages once a second
 
 double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
@@ -59,7 +60,7 @@ StallWatch::Report StallWatch::look(const Coordinator& coordinator, Clock::time_
   }
   const bool all_answered =
       std::all_of(asked_.begin(), asked_.end(), [&](int rank) { return coordinator.reports().contains(rank); });
-  if (all_answered || now - *asked_at_ > kStackPatience) {
+  if (all_answered || now - *asked_at_ > kReportsOfLateRanks) {
     report.abort_cause = describe(coordinator, waiting, now);
     const Waiting& clearest = clearest_of(waiting, now);
     report.missing = clearest.missing.empty() ? 0 : clearest.missing.front();

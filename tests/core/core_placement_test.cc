@@ -73,7 +73,7 @@ TEST_CASE("The cores of all ranks are counted together") {
 }
 
 // Tries to, from a core on which a rank has begun to rest in that way.
-bool moves_away(const cpu_set_t& allowed, Rest rest) {
+bool moves_away(const cpu_set_t& allowed, SleepState rest) {
   const auto bells = make_bells(2);
   CorePlacement seats(bells, 0);
   stay_on(allowed);
@@ -104,11 +104,11 @@ bool moves_away(const cpu_set_t& allowed, Rest rest) {
 TEST_CASE("A rank moves away from a core on which another rank is busy") {
   const cpu_set_t all = allowed_cores();
   const bool has_choice = CPU_COUNT(&all) > 1;
-  for (const Rest rest : {Rest::kNone, Rest::kNapping, Rest::kHelper}) {
+  for (const SleepState rest : {SleepState::kAwake, SleepState::kNapping, SleepState::kHelperAsleep}) {
     CHECK_MESSAGE(moves_away(all, rest) == has_choice, "moves if it can");
   }
-  CHECK_MESSAGE(!moves_away(all, Rest::kAsleep), "one at rest may come from elsewhere");
-  CHECK_MESSAGE(!moves_away(only(sched_getcpu()), Rest::kNone), "has nowhere to go");
+  CHECK_MESSAGE(!moves_away(all, SleepState::kAsleep), "one at rest may come from elsewhere");
+  CHECK_MESSAGE(!moves_away(only(sched_getcpu()), SleepState::kAwake), "has nowhere to go");
   stay_on(all);
 }
 

@@ -13,7 +13,7 @@ Submission submission_of(const std::string& name, std::uint64_t sequence = 0, Ve
   request.name = name;
   request.sequence = sequence;
   request.verb = verb;
-  return {std::move(request), {}, std::make_shared<Work>(), nullptr};
+  return {std::move(request), {}};
 }
 
 std::string list(const InFlight& in_flight) {

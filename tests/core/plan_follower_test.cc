@@ -29,8 +29,7 @@ class Member final : public PlanOwner {
   // True if the plan takes it.
   bool submit(Request request) {
     data_.push_back(std::vector<double>(2, 1.0));
-    Submission submission(std::move(request), {{data_.back().data(), data_.back().data()}}, std::make_shared<Work>(),
-                          nullptr);
+    Submission submission(std::move(request), {{data_.back().data(), data_.back().data()}});
     if (follower.take(submission)) return true;
     vote(std::move(submission));
     return false;

@@ -249,10 +249,9 @@ class Rank final : public GroupOwner {
     Request request;
     request.name = operation.name;
     request.tensors = {{DType::kFloat64, kHostDevice, {operation.count}}};
-    const auto work = std::make_shared<Work>();
+    Submission submission(std::move(request), {{data->data(), data->data()}});
     std::erase_if(flying_, [](const Flight& flight) { return flight.work->done(); });
-    flying_.push_back({operation, work, data});
-    Submission submission(std::move(request), {{data->data(), data->data()}}, work, nullptr);
+    flying_.push_back({operation, submission.work, data});
     submission.epoch = epoch_;
     queue_.push_back(std::move(submission));
   }
@@ -261,9 +260,8 @@ class Rank final : public GroupOwner {
     Request request;
     request.verb = Verb::kJoin;
     request.name = "join";
-    const auto work = std::make_shared<Work>();
-    queue_.emplace_back(std::move(request), std::vector<Address>{}, work, nullptr);
-    waited_ = work;
+    queue_.emplace_back(std::move(request), std::vector<Address>{});
+    waited_ = queue_.back().work;
   }
 
   int rank_;

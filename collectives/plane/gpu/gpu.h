@@ -12,7 +12,7 @@
 #include "device/device.h"
 #include "mpi/mpi_communicator.h"
 #include "plane/data_plane.h"
-#include "plane/nccl/hierarchical.h"
+#include "plane/gpu/hierarchical.h"
 #include "plane/nccl/nccl_library.h"
 #include "transport/transport.h"
 

@@ -1,4 +1,4 @@
-#include "plane/nccl/hierarchical.h"
+#include "plane/gpu/hierarchical.h"
 
 #include "base/error.h"
 #include "math/kernels.h"

@@ -1,4 +1,4 @@
-#include "plane/average.h"
+#include "math/average.h"
 
 #include <algorithm>
 #include <array>

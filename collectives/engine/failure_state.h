@@ -1,0 +1,45 @@
+// Why the job cannot go on, as this rank knows it: first what the rank met itself, then the cause on which all ranks
+// agreed. Any thread.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <optional>
+
+#include "base/failure_cause.h"
+
+namespace sirtaki {
+
+class FailureState {
+ public:
+  // `on_change` gets each new cause before any thread can read it here. It is called under this object's mutex, so it
+  // must not call this object.
+  explicit FailureState(std::function<void(const FailureCause&)> on_change) : on_change_(std::move(on_change)) {}
+
+  // Only the first is kept.
+  void record(const FailureCause& cause);
+  // The cause of all ranks takes the place of this rank's own.
+  void adopt(const JobFailure& failure);
+
+  std::optional<FailureCause> cause() const;
+  bool agreed() const;
+  // After record() or adopt(): throws JobFailure.
+  [[noreturn]] void raise() const;
+
+  // The other ranks have been notified as far as they can be reached, or no thread is left that could do so.
+  void set_notified();
+  // Gives the cause then, or after `limit`. After record() or adopt().
+  FailureCause wait_until_notified(std::chrono::nanoseconds limit);
+
+ private:
+  std::function<void(const FailureCause&)> on_change_;
+  mutable std::mutex mutex_;
+  std::optional<FailureCause> cause_;
+  bool agreed_ = false;
+  bool notified_ = false;
+  std::condition_variable notified_changed_;
+};
+
+}  // namespace sirtaki

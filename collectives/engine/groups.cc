@@ -1,0 +1,92 @@
+#include "engine/groups.h"
+
+#include <algorithm>
+
+namespace sirtaki {
+namespace {
+
+bool has_ended(const std::unique_ptr<Group>& group) {
+  return group->all_left() && group->settled() && group->flushed();
+}
+
+}  // namespace
+
+Group* Groups::find(int id) {
+  const auto found = groups_.find(id);
+  return found == groups_.end() ? nullptr : found->second.get();
+}
+
+void Groups::close(int id) {
+  const auto group = groups_.find(id);
+  if (group == groups_.end()) return;
+  group->second->close();
+  closing_.push_back(std::move(group->second));
+  groups_.erase(group);
+}
+
+bool Groups::progress(bool awaited) {
+  bool moved = false;
+  // A group may add or close others, never itself.
+  for (auto group = groups_.begin(); group != groups_.end();) {
+    const int id = group->first;
+    moved |= group->second->progress(awaited);
+    group = groups_.upper_bound(id);
+  }
+  for (auto& group : closing_) moved |= group->progress(awaited);
+  std::erase_if(closing_, has_ended);
+  return moved;
+}
+
+Activity Groups::activity() const {
+  Activity result;
+  bool watching = false;
+  const auto add = [&](Group& group) {
+    result.active |= group.active() || !group.flushed();
+    result.moving_data |= group.moving_data();
+    result.peers_wake &= group.wakes();
+    watching |= group.watching();
+  };
+  for (const auto& [id, group] : groups_) add(*group);
+  for (const auto& group : closing_) add(*group);
+  result.active |= !closing_.empty();
+  if (!result.peers_wake || watching) result.longest_sleep = kIdleLook;
+  return result;
+}
+
+void Groups::look(Clock::time_point now) {
+  for (auto& [id, group] : groups_) group->look(now);
+  for (auto& group : closing_) group->look(now);
+}
+
+void Groups::leave() {
+  for (auto& [id, group] : groups_) {
+    if (!group->leaving()) group->leave();
+  }
+}
+
+bool Groups::ended() const {
+  return closing_.empty() && std::ranges::all_of(groups_, [](const auto& group) { return has_ended(group.second); });
+}
+
+void Groups::fail_all(const Error& error) {
+  for (auto& [id, group] : groups_) group->fail_all(error);
+  for (auto& group : closing_) group->fail_all(error);
+}
+
+void Groups::set_fusion_threshold(std::int64_t bytes) {
+  for (auto& [id, group] : groups_) group->set_fusion_threshold(bytes);
+}
+
+std::string Groups::describe_pending(Clock::time_point now) const {
+  std::vector<PendingCall> pending;
+  std::string missing;
+  for (const auto& [id, group] : groups_) {
+    group->list_pending(pending);
+    missing += group->list_missing(now);
+  }
+  for (const auto& group : closing_) group->list_pending(pending);
+  const std::string count = pending.empty() ? "none pending" : std::to_string(pending.size()) + " pending";
+  return count + list_pending(std::move(pending), now) + missing;
+}
+
+}  // namespace sirtaki

@@ -1,0 +1,45 @@
+// The groups that this rank serves, also those of removed process sets until they have ended. For the thread that does
+// the engine's work.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/activity.h"
+#include "engine/group.h"
+
+namespace sirtaki {
+
+class Groups {
+ public:
+  void add(int id, std::unique_ptr<Group> group) { groups_[id] = std::move(group); }
+  // Null if this rank is no member.
+  Group* find(int id);
+  // Of all ranks of the job.
+  Group& world() { return *groups_.at(0); }
+  // The process set was removed; what of it is agreed on runs to its end.
+  void close(int id);
+  void clear() { groups_.clear(); }
+
+  // True if anything moved. `awaited`: as Group::progress() has it.
+  bool progress(bool awaited);
+  Activity activity() const;
+  void look(Clock::time_point now);
+  // Leaves all groups together with their other ranks; again, if a group has been added since.
+  void leave();
+  // All ranks have left all groups, and nothing is under way.
+  bool ended() const;
+
+  void fail_all(const Error& error);
+  void set_fusion_threshold(std::int64_t bytes);
+  // What is pending on this rank, and which ranks it lacks, for people; each line after the first is indented.
+  std::string describe_pending(Clock::time_point now) const;
+
+ private:
+  std::map<int, std::unique_ptr<Group>> groups_;
+  std::vector<std::unique_ptr<Group>> closing_;
+};
+
+}  // namespace sirtaki

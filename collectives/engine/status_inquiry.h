@@ -1,0 +1,76 @@
+// Answers the question how this rank stands, or how all ranks do. A coordinator asks it, or a thread of this process.
+// The answer needs the engine's thread, for what is pending, and the program's interpreter, for its stacks.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "agreement/rank_status.h"
+#include "engine/groups.h"
+#include "queue/submit_queue.h"
+#include "watch/finished_calls.h"
+
+namespace sirtaki {
+
+class StatusInquiry {
+ public:
+  // `hosts`: names by rank; they may be filled in later. `stacks_by_force`: of an interpreter that does not answer; may
+  // be null.
+  StatusInquiry(int rank, const std::vector<std::string>& hosts, SubmitQueue& queue, Groups& groups,
+                const FinishedCalls& finished_calls, std::function<std::string()> stacks_by_force);
+
+  // ---- any thread ----
+
+  // Block for some seconds at most.
+  std::string report();      // of this rank
+  std::string job_status();  // of all ranks, as far as they answer
+  // Blocks until the interpreter's stacks are wanted (true), or close() was called (false).
+  bool wait_for_question();
+  void answer(const std::string& stacks);
+  // From now on this text is the answer to everybody.
+  void close(const std::string& text);
+  // Unless it was closed before.
+  void end();
+
+  // ---- the thread that does the engine's work ----
+
+  // The coordinator of this group wants a report.
+  void collect(int group);
+  void set_job_status(const std::string& text);
+  // Is a report due at once or soon? Then look() has to be called in time.
+  bool pending() const { return !asking_.empty(); }
+  void look();
+
+ private:
+  static constexpr int kThisProcess = -1;  // asks, rather than the coordinator of a group
+
+  std::string ask(std::optional<std::string>& text, std::function<void()> call, std::chrono::milliseconds limit);
+  void send_reports(const std::string& stacks);
+  std::string describe() const;
+  std::string section(const RankStatus& status) const;
+  std::string stacks_by_force() const { return stacks_by_force_ ? stacks_by_force_() : ""; }
+
+  const int rank_;
+  const std::vector<std::string>& hosts_;
+  SubmitQueue& queue_;
+  Groups& groups_;
+  const FinishedCalls& finished_calls_;
+  std::function<std::string()> stacks_by_force_;
+
+  std::vector<int> asking_;  // groups, or kThisProcess
+  Clock::time_point asked_at_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stacks_wanted_ = false;
+  std::optional<std::string> report_;
+  std::optional<std::string> job_status_;
+  std::optional<std::string> closed_;
+};
+
+}  // namespace sirtaki

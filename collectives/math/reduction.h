@@ -1,0 +1,23 @@
+// A reduction of the same elements of all ranks: dtype, operator and factors.
+#pragma once
+
+#include <cstdint>
+
+#include "base/types.h"
+
+namespace sirtaki {
+
+// How elements are combined: out = postscale * op(prescale * in of every rank) / divisor. op is never kAverage: that is
+// a kSum with the number of ranks that contribute as divisor. docs/arithmetic.md has the rule for all planes.
+struct Reduction {
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  std::int64_t divisor = 1;
+
+  bool averages() const { return op == ReduceOp::kSum && divisor != 1; }
+  ReduceOp asked() const { return averages() ? ReduceOp::kAverage : op; }  // as in a PlaneQuery
+};
+
+}  // namespace sirtaki

@@ -1,0 +1,98 @@
+#include "queue/submit_queue.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "queue/request_check.h"
+
+namespace sirtaki {
+namespace {
+
+// Does a rank alone only have to copy, on the host, to memory that is there? Not worth waking a thread.
+bool is_copy(const Submission& submission) {
+  const Request& request = submission.request;
+  return request.verb == Verb::kAllreduce && request.prescale == 1 && request.postscale == 1 &&
+         std::ranges::all_of(request.tensors, [](const TensorSpec& t) { return t.device == kHostDevice; }) &&
+         std::ranges::all_of(submission.addresses, [](const Address& a) { return a.out != nullptr; });
+}
+
+Result copied(const Submission& submission) {
+  Result result;
+  result.buffers.resize(submission.addresses.size());
+  for (std::size_t t = 0; t < submission.addresses.size(); ++t) {
+    const TensorSpec& tensor = submission.request.tensors[t];
+    const Address& address = submission.addresses[t];
+    const auto bytes = static_cast<std::size_t>(element_count(tensor.shape)) * size_of(tensor.dtype);
+    if (address.in != address.out && bytes > 0) std::memcpy(address.out, address.in, bytes);
+    result.shapes.push_back(tensor.shape);
+  }
+  return result;
+}
+
+}  // namespace
+
+std::shared_ptr<Work> SubmitQueue::put(int process_set, Submission& submission, bool wakes) {
+  std::shared_ptr<Work> work = submission.work;
+  std::unique_lock lock(mutex_);
+  if (refusal_) throw Error(*refusal_);
+  ProcessSet& set = sets_.member_set(process_set, submission.request);
+  sets_.resolve_ranks(set, submission.request);
+  check_request(submission.request, static_cast<int>(set.ranks.size()));
+  check_addresses(submission.request, submission.addresses);
+  if (set.ranks.size() == 1 && is_copy(submission)) {
+    lock.unlock();
+    work->finish(copied(submission));
+    return work;
+  }
+  set.names.take(submission.request);
+  observers_.announce(&Observer::on_submitted, process_set, submission.request);
+  submission.since = coarse_now();
+  submission.epoch = epoch_.load(std::memory_order_acquire);
+  entries_.push_back({process_set, std::move(submission)});
+  count_change();
+  lock.unlock();
+  if (wakes) doorbell_.ring(false);
+  return work;
+}
+
+void SubmitQueue::post(std::function<void()> call, bool wakes) {
+  {
+    const std::lock_guard lock(mutex_);
+    calls_.push_back(std::move(call));
+    count_change();
+  }
+  if (wakes) doorbell_.ring(true);
+}
+
+void SubmitQueue::close(const Error& error) {
+  const std::lock_guard lock(mutex_);
+  if (!refusal_ || error.kind() == ErrorKind::kAborted) refusal_.emplace(error);
+}
+
+std::vector<SubmitQueue::Entry>& SubmitQueue::take() {
+  taken_.clear();  // without the lock: what a failure left there fails its work, whose callback may submit
+  std::unique_lock lock(mutex_);
+  while (!calls_.empty()) {
+    const auto calls = std::exchange(calls_, {});
+    lock.unlock();
+    for (const auto& call : calls) call();
+    lock.lock();
+  }
+  return swap_entries();
+}
+
+std::vector<SubmitQueue::Entry>& SubmitQueue::take_submissions() {
+  taken_.clear();
+  const std::lock_guard lock(mutex_);
+  calls_.clear();
+  return swap_entries();
+}
+
+// Two vectors in turns, so that their memory is kept.
+std::vector<SubmitQueue::Entry>& SubmitQueue::swap_entries() {
+  changes_taken_ = changes_.load(std::memory_order_relaxed);
+  taken_.swap(entries_);
+  return taken_;
+}
+
+}  // namespace sirtaki

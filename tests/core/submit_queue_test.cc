@@ -1,0 +1,137 @@
+// The queue between the program's threads and the engine's: names, checks, calls, and what is seen without a lock.
+#include "queue/submit_queue.h"
+
+#include "expect.h"
+
+namespace sirtaki::testing {
+namespace {
+
+Submission barrier(const std::string& name) {
+  Request request;
+  request.verb = Verb::kBarrier;
+  request.name = name;
+  return {std::move(request), {}};
+}
+
+// Rank 1 of 3 in a job whose only process set is the global one.
+struct Fixture {
+  Fixture() : queue(1, 3, doorbell, observers) {
+    queue.with_sets([](ProcessSets& sets) { sets.add(0, {0, 1, 2}); });
+  }
+  std::shared_ptr<Work> put(const std::string& name, bool wakes = true) {
+    Submission submission = barrier(name);
+    return queue.put(0, submission, wakes);
+  }
+  void release(const Request& request) {
+    queue.with_sets([&](ProcessSets& sets) { sets.find(0)->names.release(request); });
+  }
+
+  Doorbell doorbell;
+  Observers observers;
+  SubmitQueue queue;
+};
+
+TEST_CASE("A submission is seen whether or not it wakes") {
+  for (const bool wakes : {true, false}) {
+    Fixture f;
+    CHECK(!f.queue.changed());
+    const std::uint32_t rings = f.doorbell.rings();
+    f.put("a", wakes);
+    CHECK(f.doorbell.rings() - rings == (wakes ? 1U : 0U));
+    CHECK(f.queue.changed());
+    std::vector<SubmitQueue::Entry>& taken = f.queue.take();
+    CHECK(taken.size() == 1);
+    CHECK(taken[0].submission.request.name == "a");
+    CHECK(!f.queue.changed());
+    CHECK(f.queue.take().empty());
+  }
+}
+
+TEST_CASE("A name is taken until it is released") {
+  Fixture f;
+  f.put("a");
+  const auto refused = expect_throw<Error>([&] { f.put("a"); }, "the name is in flight");
+  check_contains(refused.what(), "'a' is still under way on this rank");
+  f.release(f.queue.take()[0].submission.request);
+  f.put("a");
+}
+
+TEST_CASE("Nameless calls are numbered for each verb") {
+  Fixture f;
+  f.put("");
+  f.put("");
+  std::vector<SubmitQueue::Entry>& taken = f.queue.take();
+  CHECK(taken[0].submission.request.title() == "barrier.noname.1");
+  CHECK(taken[1].submission.request.sequence == 2);
+  for (const auto& entry : taken) f.release(entry.submission.request);
+  f.queue.with_sets([](ProcessSets& sets) { sets.find(0)->names.restart_numbers(); });
+  f.put("");
+  CHECK(f.queue.take()[0].submission.request.sequence == 1);
+}
+
+TEST_CASE("Calls run before the submissions are taken") {
+  Fixture f;
+  f.put("a");
+  int calls = 0;
+  f.queue.post([&] {
+    ++calls;
+    f.queue.post([&] { ++calls; });
+  });
+  CHECK(f.queue.take().size() == 1);
+  CHECK(calls == 2);
+}
+
+// The engine's thread throws what another thread has posted; the submissions are still there to be failed.
+TEST_CASE("A call that throws loses no submission") {
+  Fixture f;
+  const auto work = f.put("a");
+  f.queue.post([] { throw Error(ErrorKind::kAborted, "boom"); });
+  expect_throw<Error>([&] { f.queue.take(); }, "boom");
+  CHECK(f.queue.changed());
+  f.queue.post([] { throw Error(ErrorKind::kAborted, "not run"); });
+  CHECK(f.queue.take_submissions().size() == 1);
+  CHECK(!work->done());
+}
+
+TEST_CASE("A closed queue refuses with the most serious reason") {
+  Fixture f;
+  const auto reason = [&] { return std::string(expect_throw<Error>([&] { f.put("a"); }, "closed").what()); };
+  f.queue.close(Error(ErrorKind::kPrecondition, "shut down"));
+  CHECK(reason() == "shut down");
+  f.queue.close(Error(ErrorKind::kAborted, "failed"));
+  CHECK(reason() == "failed");
+  f.queue.close(Error(ErrorKind::kPrecondition, "shut down"));
+  CHECK(reason() == "failed");
+  f.queue.close(Error(ErrorKind::kAborted, "agreed"));
+  CHECK(reason() == "agreed");
+}
+
+TEST_CASE("Epochs separate what depends on a result") {
+  Fixture f;
+  f.put("a");
+  f.put("b");
+  f.queue.begin_epoch();
+  f.put("c");
+  std::vector<SubmitQueue::Entry>& taken = f.queue.take();
+  CHECK(taken[0].submission.epoch == taken[1].submission.epoch);
+  CHECK(taken[1].submission.epoch != taken[2].submission.epoch);
+}
+
+TEST_CASE("A rank alone copies at once") {
+  Doorbell doorbell;
+  const Observers observers;
+  SubmitQueue queue(0, 1, doorbell, observers);
+  queue.with_sets([](ProcessSets& sets) { sets.add(0, {0}); });
+  Request request;
+  request.name = "x";
+  request.tensors = {{DType::kFloat32, kHostDevice, {2}}};
+  const float in[2] = {1, 2};
+  float out[2] = {};
+  Submission submission(std::move(request), {{in, out}});
+  CHECK(queue.put(0, submission, true)->done());
+  CHECK(out[1] == 2);
+  CHECK(!queue.changed());
+}
+
+}  // namespace
+}  // namespace sirtaki::testing
