@@ -185,6 +185,21 @@ def test_v1_graph_and_session(rank_count):
         hvd.BroadcastGlobalVariablesHook("0")
 
 
+@ranks(2, 3)
+@pytest.mark.parametrize("resource", [True, False], ids=["resource", "ref"])
+def test_broadcast_in_a_session(rank_count, resource):
+    """What is returned has the root's values, and evaluating one tensor overwrites all variables."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variables = [
+            tf.compat.v1.get_variable(name, initializer=[float(hvd.rank())] * 2, use_resource=resource) for name in "ab"
+        ]
+        session.run(tf.compat.v1.global_variables_initializer())
+        results = hvd.broadcast_(variables, 1)
+        assert session.run(results[0]).tolist() == [1.0, 1.0]
+        assert [value.tolist() for value in session.run(variables)] == [[1.0, 1.0]] * 2
+        assert hvd.broadcast_([], 0) == []
+
+
 # What horovod.tensorflow offers to programs, but for the probing of how it was built and helpers of its own.
 NAMES = """
     elastic Compression allgather broadcast broadcast_ reducescatter alltoall init shutdown is_initialized
