@@ -205,6 +205,9 @@ bool Engine::step() {
   // Read before the queue is: whatever a waiting thread submitted before is then known.
   const std::uint64_t begun = waits_begun_.load(std::memory_order_acquire);
   take_in_queue();
+  if (!postponed_.empty()) {
+    for (Queued& queued : std::exchange(postponed_, {})) admit(std::move(queued));
+  }
   const bool awaited = begun > waits_ended_.load(std::memory_order_acquire);
   bool moved = false;
   // A group may make or remove others, never itself.
@@ -290,19 +293,25 @@ void Engine::take_in_queue() {
   }
   rings_taken_ = rings;
   quiet_taken_ = quiet;
-  for (Queued& queued : queue) {
-    const auto group = groups_.find(queued.group);
-    if (group != groups_.end()) {
-      group->second->submit(std::move(queued.submission));
-    } else {
-      const Error error(ErrorKind::kPrecondition, "process set " + std::to_string(queued.group) + " was removed");
-      on_finished(queued.group, queued.submission, Result(), &error);
-    }
-  }
+  for (Queued& queued : queue) admit(std::move(queued));
   if (questions || !asking_.empty()) take_in_questions();
   for (auto& [id, group] : groups_) {
     if (leave_taken_ && !group->leaving()) group->leave();
     if (threshold) group->set_fusion_threshold(*threshold);
+  }
+}
+
+void Engine::admit(Queued queued) {
+  if (queued.after != nullptr && !queued.after->done()) {
+    postponed_.push_back(std::move(queued));
+    return;
+  }
+  const auto group = groups_.find(queued.group);
+  if (group != groups_.end()) {
+    group->second->submit(std::move(queued.submission));
+  } else {
+    const Error error(ErrorKind::kPrecondition, "process set " + std::to_string(queued.group) + " was removed");
+    on_finished(queued.group, queued.submission, Result(), &error);
   }
 }
 
@@ -321,12 +330,7 @@ bool Engine::may_stop() const {
   return leaving_ || exit_code_.has_value();
 }
 
-void Engine::on_finished(int group, Submission& submission, Result result, const Error* error) {
-  {
-    const std::lock_guard lock(mutex_);
-    const auto set = sets_.find(group);
-    if (set != sets_.end()) set->second.names.erase({submission.request.name, submission.request.sequence});
-  }
+void Engine::on_finished(int, Submission& submission, Result result, const Error* error) {
   if (error == nullptr) note_done(submission.request);
   if (error != nullptr) {
     submission.work->fail(*error);
@@ -337,12 +341,10 @@ void Engine::on_finished(int group, Submission& submission, Result result, const
 
 // Ranks have made unequal numbers of calls when all have joined, and begin to count anew: once, since a thread that
 // goes on may call again before another one learns that its join has ended.
-void Engine::on_all_joined(int group, const std::vector<Submission>& joins) {
+void Engine::on_all_joined(int group) {
   const std::lock_guard lock(mutex_);
   const auto set = sets_.find(group);
-  if (set == sets_.end()) return;
-  for (const Submission& join : joins) set->second.names.erase({join.request.name, join.request.sequence});
-  std::ranges::fill(set->second.counters, 0);
+  if (set != sets_.end()) std::ranges::fill(set->second.counters, 0);
 }
 
 void Engine::say(const std::string& line) { options_.say(line); }

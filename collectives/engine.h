@@ -9,7 +9,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,6 +18,7 @@
 #include "doorbell.h"
 #include "group.h"
 #include "host_bells.h"
+#include "names_in_use.h"
 #include "topology.h"
 
 namespace sirtaki {
@@ -110,14 +110,15 @@ class Engine final : private GroupOwner {
 
  private:
   struct ProcessSet {
-    std::vector<int> ranks;                                 // global
-    int rank = -1;                                          // this process within it, or -1
-    std::set<std::pair<std::string, std::uint64_t>> names;  // in flight
+    std::vector<int> ranks;  // global
+    int rank = -1;           // this process within it, or -1
+    NamesInUse names;
     std::uint64_t counters[kVerbCount] = {};
   };
   struct Queued {
     int group;
     Submission submission;
+    std::shared_ptr<Work> after;  // an earlier call of the same name that has to be done first, or null
   };
   // What the engine waits for when a step has moved nothing.
   struct Outlook {
@@ -146,6 +147,7 @@ class Engine final : private GroupOwner {
   void hand_back(std::uint32_t rings_before);
   void wake_for_failure();
   void take_in_queue();
+  void admit(Queued queued);
   void take_in_questions();
   void answer_questions(const std::string& stacks);
   std::string describe() const;
@@ -168,7 +170,7 @@ class Engine final : private GroupOwner {
   ProcessSet& set_for(int group, const Request& request);
 
   void on_finished(int group, Submission& submission, Result result, const Error* error) override;
-  void on_all_joined(int group, const std::vector<Submission>& joins) override;
+  void on_all_joined(int group) override;
   void on_process_set(const Agreement& agreement, std::optional<Submission> submission) override;
   void on_asked(int group) override;
   void on_picture(const std::string& picture) override;
@@ -196,6 +198,7 @@ class Engine final : private GroupOwner {
   bool over_ = false;
   std::map<int, std::unique_ptr<Group>> groups_;
   std::vector<std::unique_ptr<Group>> closing_;  // removed, but a collective still runs
+  std::vector<Queued> postponed_;                // until what they come after is done
   int next_id_ = 1;
   std::vector<int> free_ids_;
   std::chrono::steady_clock::time_point next_look_;

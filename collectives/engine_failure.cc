@@ -112,7 +112,9 @@ void Engine::fail_everything(const Error& error) {
   }
   for (auto& [id, group] : groups_) group->fail_all(error);
   for (auto& group : closing_) group->fail_all(error);
-  for (Queued& queued : queue) on_finished(queued.group, queued.submission, Result(), &error);
+  for (std::vector<Queued>* const waiting : {&postponed_, &queue}) {
+    for (Queued& queued : std::exchange(*waiting, {})) on_finished(queued.group, queued.submission, Result(), &error);
+  }
 }
 
 // Until the coordinator has told all ranks whose failure was the first.

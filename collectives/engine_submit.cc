@@ -77,15 +77,11 @@ std::shared_ptr<Work> Engine::enqueue(int group, Request request, std::vector<Ad
     request.name = std::string(name_of(request.verb)) + ".noname";
     request.sequence = counter + 1;
   }
-  if (!set.names.insert({request.name, request.sequence}).second) {
-    throw Error(ErrorKind::kInvalidArgument,
-                "'" + request.title() +
-                    "' is still under way on this rank: a name can be used again only after its operation has ended. "
-                    "Give every call a name of its own, and do not let a graph with a call in it run several times "
-                    "at once, as a parallel map over a dataset or two threads do.");
-  }
+  std::shared_ptr<Work> after = set.names.take(request, work);
   if (nameless) ++counter;
-  queue_.push_back({group, {std::move(request), std::move(addresses), work, std::move(allocate), std::move(ready)}});
+  queue_.push_back({group,
+                    {std::move(request), std::move(addresses), work, std::move(allocate), std::move(ready)},
+                    std::move(after)});
   queue_.back().submission.since = coarse_now();
   queue_.back().submission.epoch = epoch_.load(std::memory_order_acquire);
   return work;

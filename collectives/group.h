@@ -48,7 +48,7 @@ class GroupOwner {
  public:
   virtual void on_finished(int group, Submission& submission, Result result, const Error* error) = 0;
   // All ranks have joined; before any of this rank's joins is told so.
-  virtual void on_all_joined(int group, const std::vector<Submission>& joins) = 0;
+  virtual void on_all_joined(int group) = 0;
   // All ranks agreed to make or remove a process set; called in the same order on all ranks.
   virtual void on_process_set(const Agreement& agreement, std::optional<Submission> submission) = 0;
   virtual void on_asked(int group) = 0;

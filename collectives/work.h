@@ -35,8 +35,12 @@ class Work {
   // Sleeps until done. False if a signal came first: look at it and wait again.
   bool wait();
 
-  // After done(): throws what went wrong, or gives the result.
+  // After done(): throws what went wrong, or gives the result, of which the program has then learned.
   Result& result();
+
+  // The program has learned that this is done, or has dropped it and never will.
+  void note_known() { known_.store(true, std::memory_order_relaxed); }
+  bool known() const { return known_.load(std::memory_order_relaxed); }
 
   // After done(): a point in a GPU's order that the results, and the inputs' use, come before; null on the host.
   const EventPtr& there() const { return result_.there; }
@@ -59,6 +63,7 @@ class Work {
   void publish();
 
   std::atomic<std::uint32_t> state_{kPending};
+  std::atomic<bool> known_{false};
   std::function<void(Work&)> callback_;
   Result result_;
   std::optional<Error> error_;
