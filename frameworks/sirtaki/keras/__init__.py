@@ -11,6 +11,7 @@ import os
 from sirtaki import call_site
 from sirtaki.blocking_calls import allgather_object, barrier, broadcast_object
 from sirtaki.exceptions import HorovodInternalError, SirtakiInternalError
+from sirtaki.extensions import check_extension
 from sirtaki.keras import callbacks, elastic
 from sirtaki.keras.backends import load as _load
 from sirtaki.keras.functions import (
@@ -26,7 +27,7 @@ from sirtaki.keras.generations import keras as _keras
 from sirtaki.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
 from sirtaki.keras.saving import load_model
 from sirtaki.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from sirtaki.reduce_ops import Average, Sum
+from sirtaki.reduce_ops import Adasum, Average, Sum
 from sirtaki.runtime import (
     ccl_built,
     cross_rank,
@@ -56,6 +57,7 @@ Compression = _load().Compression
 call_site.add_internal_folder(os.path.dirname(_keras.__file__))
 
 __all__ = [
+    "Adasum",
     "Average",
     "Compression",
     "DistributedOptimizer",
@@ -75,6 +77,7 @@ __all__ = [
     "broadcast_variables",
     "callbacks",
     "ccl_built",
+    "check_extension",
     "check_parameters",
     "cross_rank",
     "cross_size",
