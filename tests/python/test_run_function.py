@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import sirtaki
-from sirtaki.launch import function
+from sirtaki import function_job
 
 
 def ranks_and(one, other=0):
@@ -16,7 +16,7 @@ def ranks_and(one, other=0):
     import sirtaki
 
     sirtaki.init()
-    seen = (sirtaki.rank(), sirtaki.size(), one + other, function.VARIABLE in os.environ)
+    seen = (sirtaki.rank(), sirtaki.size(), one + other, function_job.VARIABLE in os.environ)
     sirtaki.shutdown()
     return seen
 
@@ -77,12 +77,14 @@ def test_wrong_arguments(what):
 
 def test_ranks_of_other_hosts_prove_that_they_belong_to_the_job(monkeypatch):
     """By TCP. A stranger is neither served nor believed, and holds nobody up."""
-    monkeypatch.setattr(function.addresses, "toward", lambda names: ["127.0.0.1"])
-    with function._Exchange(1, len, ("abc",), {}, ["elsewhere.invalid"]) as exchange:
+    monkeypatch.setattr(function_job.addresses, "toward", lambda names: ["127.0.0.1"])
+    with function_job._Exchange(1, len, ("abc",), {}, ["elsewhere.invalid"]) as exchange:
         found = json.loads(exchange.description())
         found["path"] = "/nowhere"
         with socket.create_connection(found["endpoints"][0]):  # says nothing
+            monkeypatch.setenv(function_job.VARIABLE, json.dumps({**found, "token": "00" * 32}))
             with pytest.raises(OSError, match="cannot reach the launcher"):
-                function.serve_rank(json.dumps({**found, "token": "00" * 32}), 0)
-            assert function.serve_rank(json.dumps(found), 0) == 0
+                function_job.serve_rank(0)
+            monkeypatch.setenv(function_job.VARIABLE, json.dumps(found))
+            assert function_job.serve_rank(0) == 0
         assert exchange.results(0) == [3]

@@ -96,7 +96,7 @@ def run(
     words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
     words += ["--verbose"] * bool(verbose)
     with _Exchange(ranks, func, tuple(args), kwargs or {}, _others(hosts, hostfile)) as exchange:
-        code = _run_job([*words, executable or sys.executable, "-m", "sirtaki.launch.function_of_rank"], exchange)
+        code = _run_job([*words, executable or sys.executable, "-m", "sirtaki.function_rank"], exchange)
     return exchange.results(code)
 
 
@@ -129,7 +129,7 @@ def _others(names: str | None, file: str | None) -> list[str]:
 
 def _run_job(words: list[str], exchange: _Exchange) -> int:
     """Runs sirtakirun to its end: its exit code. Whatever interrupts the wait ends the job first."""
-    folder = str(Path(__file__).parents[2])
+    folder = str(Path(__file__).parents[1])
     paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), VARIABLE: exchange.description()}
     job = subprocess.Popen([sys.executable, "-m", "sirtaki.launch", *words], env=environment)
@@ -239,9 +239,9 @@ class _Exchange:
         return [cloudpickle.loads(self._results[rank]) for rank in range(self._ranks)]
 
 
-def serve_rank(description: str, rank: int) -> int:
+def serve_rank(rank: int) -> int:
     """What a rank does: gets the function, calls it, gives the result. Returns the exit code."""
-    with _connected(json.loads(description)) as caller:
+    with _connected(json.loads(os.environ.pop(VARIABLE))) as caller:
         sys.path[:], call = caller.recv()
         result, failure = _called(call)
         caller.send((rank, result, failure))
