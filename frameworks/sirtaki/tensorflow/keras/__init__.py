@@ -23,7 +23,7 @@ from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.reduce_ops import Average
 
 
-def DistributedOptimizer(  # noqa: N802  Horovod's name
+def DistributedOptimizer(  # type: ignore[no-redef]  # noqa: N802  Horovod's name, and another order
     optimizer: Any,
     name: str | None = None,
     device_dense: str = "",
