@@ -59,6 +59,7 @@ class PyWork {
   PyWork(PyWork&&) = default;
   ~PyWork() {
     if (work_ == nullptr) return;
+    work_->note_known();  // nobody will wait for it
     if (is_forked_child()) {
       keep_.release();
     } else if (!work_->done()) {
@@ -73,6 +74,7 @@ class PyWork {
 
   bool done() const {
     if (!work_->done()) return false;
+    work_->note_known();
     engine_->note_result_read();
     return true;
   }

@@ -213,17 +213,24 @@ void Engine::take_in() {
   // Read first: what was submitted before that is then taken in before this rank leaves.
   const bool leaves = leave_asked_.load(std::memory_order_acquire);
   if (queue_.changed()) {
-    for (auto& [id, submission] : queue_.take()) {
-      if (Group* const group = groups_.find(id)) {
-        group->submit(std::move(submission));
-      } else {
-        const Error error(ErrorKind::kPrecondition, "process set " + std::to_string(id) + " was removed");
-        on_finished(id, submission, Result(), &error);
-      }
-    }
+    for (SubmitQueue::Entry& entry : queue_.take()) admit(std::move(entry));
+  }
+  if (!postponed_.empty()) {
+    for (SubmitQueue::Entry& entry : std::exchange(postponed_, {})) admit(std::move(entry));
   }
   if (inquiry_.pending()) inquiry_.look();
   if (leaves) groups_.leave();
+}
+
+void Engine::admit(SubmitQueue::Entry entry) {
+  if (entry.after != nullptr && !entry.after->done()) {
+    postponed_.push_back(std::move(entry));
+  } else if (Group* const group = groups_.find(entry.process_set)) {
+    group->submit(std::move(entry.submission));
+  } else {
+    const Error error(ErrorKind::kPrecondition, "process set " + std::to_string(entry.process_set) + " was removed");
+    on_finished(entry.process_set, entry.submission, Result(), &error);
+  }
 }
 
 Activity Engine::activity() const {
@@ -234,9 +241,6 @@ Activity Engine::activity() const {
 }
 
 void Engine::on_finished(int group, Submission& submission, Result result, const Error* error) {
-  queue_.with_sets([&](ProcessSets& sets) {
-    if (ProcessSet* const set = sets.find(group)) set->names.release(submission.request);
-  });
   observers_.announce(&Observer::on_completed, group, submission.request, error);
   if (error != nullptr) {
     submission.work->fail(*error);
@@ -245,14 +249,11 @@ void Engine::on_finished(int group, Submission& submission, Result result, const
   }
 }
 
-// Ranks have made unequal numbers of calls when all have joined, and begin to count anew: once, since a thread that
-// goes on may call again before another one learns that its join has ended.
-void Engine::on_all_joined(int group, const std::vector<Submission>& joins) {
+// Ranks have made unequal numbers of calls when all have joined, and count anew from now on. This happens once, since a
+// thread that goes on may call again before another one learns that its join has ended.
+void Engine::on_all_joined(int group) {
   queue_.with_sets([&](ProcessSets& sets) {
-    ProcessSet* const set = sets.find(group);
-    if (set == nullptr) return;
-    for (const Submission& join : joins) set->names.release(join.request);
-    set->names.restart_numbers();
+    if (ProcessSet* const set = sets.find(group)) set->names.restart_numbers();
   });
 }
 
@@ -320,7 +321,12 @@ void Engine::fail() {
 
 void Engine::fail_everything(const Error& error) {
   groups_.fail_all(error);
-  for (auto& [id, submission] : queue_.take_submissions()) on_finished(id, submission, Result(), &error);
+  for (SubmitQueue::Entry& entry : std::exchange(postponed_, {})) {
+    on_finished(entry.process_set, entry.submission, Result(), &error);
+  }
+  for (SubmitQueue::Entry& entry : queue_.take_submissions()) {
+    on_finished(entry.process_set, entry.submission, Result(), &error);
+  }
 }
 
 // Until the coordinator has notified all ranks whose failure was the first.

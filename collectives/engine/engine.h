@@ -116,6 +116,7 @@ class Engine final : private GroupOwner {
 
   // For EngineLock.
   void take_in();
+  void admit(SubmitQueue::Entry entry);
   bool progress(bool awaited) { return groups_.progress(awaited); }
   Activity activity() const;
   void look(Clock::time_point now) { groups_.look(now); }
@@ -142,7 +143,7 @@ class Engine final : private GroupOwner {
   void remove_process_set(int id);
 
   void on_finished(int group, Submission& submission, Result result, const Error* error) override;
-  void on_all_joined(int group, const std::vector<Submission>& joins) override;
+  void on_all_joined(int group) override;
   void on_process_set(const Agreement& agreement, std::optional<Submission> submission) override;
   void on_asked(int group) override { inquiry_.collect(group); }
   void on_job_status(const std::string& job_status) override { inquiry_.set_job_status(job_status); }
@@ -163,6 +164,7 @@ class Engine final : private GroupOwner {
   Doorbell doorbell_;
   SubmitQueue queue_;
   Groups groups_;
+  std::vector<SubmitQueue::Entry> postponed_;  // until an earlier call of the same name is done
   StatusInquiry inquiry_;
   FailureState failure_;
   EngineLock<Engine> lock_;

@@ -262,7 +262,7 @@ void Group::refuse(const Refusal& refusal) {
 
 void Group::finish_joins(int last) {
   const std::vector<Submission> joins = in_flight_.take_joins();
-  owner_.on_all_joined(options_.id, joins);
+  owner_.on_all_joined(options_.id);
   for (const Submission& submission : joins) {
     Result result;
     result.value = last;

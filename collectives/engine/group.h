@@ -26,7 +26,7 @@ class GroupOwner {
  public:
   virtual void on_finished(int group, Submission& submission, Result result, const Error* error) = 0;
   // All ranks have joined; comes before this rank's joins are done.
-  virtual void on_all_joined(int group, const std::vector<Submission>& joins) = 0;
+  virtual void on_all_joined(int group) = 0;
   // All ranks agreed to make or remove a process set; called in the same order on all ranks.
   virtual void on_process_set(const Agreement& agreement, std::optional<Submission> submission) = 0;
   // The coordinator wants this rank's status.

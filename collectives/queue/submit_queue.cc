@@ -44,11 +44,11 @@ std::shared_ptr<Work> SubmitQueue::put(int process_set, Submission& submission, 
     work->finish(copied(submission));
     return work;
   }
-  set.names.take(submission.request);
+  std::shared_ptr<Work> after = set.names.take(submission.request, work);
   observers_.announce(&Observer::on_submitted, process_set, submission.request);
   submission.since = coarse_now();
   submission.epoch = epoch_.load(std::memory_order_acquire);
-  entries_.push_back({process_set, std::move(submission)});
+  entries_.push_back({process_set, std::move(submission), std::move(after)});
   count_change();
   lock.unlock();
   if (wakes) doorbell_.ring(false);

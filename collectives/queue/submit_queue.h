@@ -24,6 +24,7 @@ class SubmitQueue {
   struct Entry {
     int process_set;
     Submission submission;
+    std::shared_ptr<Work> after;  // an earlier call of the same name that has to be done first, or null
   };
 
   SubmitQueue(int rank, int job_size, Doorbell& doorbell, const Observers& observers)

@@ -15,6 +15,7 @@ bool Work::wait() {
 }
 
 Result& Work::result() {
+  note_known();
   if (error_) throw *error_;
   return result_;
 }

@@ -35,8 +35,12 @@ class Work {
   // Sleeps until done. False if a signal interrupted the wait: the caller handles the signal and waits again.
   bool wait();
 
-  // After done(): returns the result, or throws the error.
+  // After done(): returns the result, or throws the error. The program has then learned of the result.
   Result& result();
+
+  // The program has learned that this is done, or has dropped it and will never learn that.
+  void note_known() { known_.store(true, std::memory_order_relaxed); }
+  bool known() const { return known_.load(std::memory_order_relaxed); }
 
   // After done(): the GPU event after which the results are there and the inputs are no longer read; null on the host.
   const EventPtr& there() const { return result_.there; }
@@ -59,6 +63,7 @@ class Work {
   void publish();
 
   std::atomic<std::uint32_t> state_{kPending};
+  std::atomic<bool> known_{false};
   std::function<void(Work&)> callback_;
   Result result_;
   std::optional<Error> error_;

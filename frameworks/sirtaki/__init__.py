@@ -48,6 +48,8 @@ _HOMES = dict.fromkeys(_RUNTIME, "runtime") | {
     "Min": "reduce_ops",
     "Max": "reduce_ops",
     "Product": "reduce_ops",
+    "check_extension": "extensions",
+    "run": "function_job",
     "__version__": "version",
 }
 __all__ = ["missing", *_HOMES]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import platform
 import threading
@@ -34,6 +35,8 @@ _NOT_INITIALIZED = "Sirtaki (Horovod's interface) has not been initialized; use 
 
 _lock = threading.RLock()
 _dynamic = False
+_warned = False
+_log = logging.getLogger("sirtaki")
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
@@ -86,9 +89,19 @@ def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
     _dynamic = dynamic
     naming.reset()
     agreement.begin_job()
+    _warn_of_timeline()
     bind_global()
     ending.install(shutdown)
     stacks.start()
+
+
+def _warn_of_timeline() -> None:
+    """Once in a job and process, for what the environment asks for in vain."""
+    global _warned
+    for name in ("SIRTAKI_TIMELINE", "HOROVOD_TIMELINE"):
+        if os.environ.get(name) and core.rank() == 0 and not _warned:
+            _warned = True
+            _log.warning("%s=%s is without effect: %s", name, os.environ[name], _NOT_YET)
 
 
 def _mpi_libraries() -> list[str]:

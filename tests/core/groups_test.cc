@@ -16,7 +16,7 @@ class Owner final : public GroupOwner {
     if (error != nullptr) return submission.work->fail(*error);
     submission.work->finish(std::move(result));
   }
-  void on_all_joined(int, const std::vector<Submission>&) override {}
+  void on_all_joined(int) override {}
   void on_process_set(const Agreement&, std::optional<Submission>) override {}
   void on_asked(int) override {}
   void on_job_status(const std::string&) override {}

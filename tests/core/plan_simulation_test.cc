@@ -215,7 +215,7 @@ class Rank final : public GroupOwner {
     }
     submission.work->finish(std::move(result));
   }
-  void on_all_joined(int, const std::vector<Submission>&) override {}
+  void on_all_joined(int) override {}
   void on_process_set(const Agreement&, std::optional<Submission>) override {}
   void on_asked(int) override {}
   void on_job_status(const std::string&) override {}

@@ -22,9 +22,6 @@ struct Fixture {
     Submission submission = barrier(name);
     return queue.put(0, submission, wakes);
   }
-  void release(const Request& request) {
-    queue.with_sets([&](ProcessSets& sets) { sets.find(0)->names.release(request); });
-  }
 
   Doorbell doorbell;
   Observers observers;
@@ -47,13 +44,25 @@ TEST_CASE("A submission is seen whether or not it wakes") {
   }
 }
 
-TEST_CASE("A name is taken until it is released") {
+TEST_CASE("A name is taken until the program has learned of the result") {
   Fixture f;
+  const std::shared_ptr<Work> work = f.put("a");
+  const auto refused = expect_throw<Error>([&] { f.put("a"); }, "the name is taken");
+  check_contains(refused.what(), "'a' is given again before this rank's program has learned");
+  work->finish({});
+  expect_throw<Error>([&] { f.put("a"); }, "the result is there, but the program does not know");
+  work->result();
+  CHECK(f.queue.take()[0].after == nullptr);
   f.put("a");
-  const auto refused = expect_throw<Error>([&] { f.put("a"); }, "the name is in flight");
-  check_contains(refused.what(), "'a' is still under way on this rank");
-  f.release(f.queue.take()[0].submission.request);
+  CHECK(f.queue.take()[0].after == nullptr);
+}
+
+TEST_CASE("A call waits for an earlier one of its name that the program has dropped") {
+  Fixture f;
+  const std::shared_ptr<Work> dropped = f.put("a");
+  dropped->note_known();
   f.put("a");
+  CHECK(f.queue.take()[1].after == dropped);
 }
 
 TEST_CASE("Nameless calls are numbered for each verb") {
@@ -63,7 +72,6 @@ TEST_CASE("Nameless calls are numbered for each verb") {
   std::vector<SubmitQueue::Entry>& taken = f.queue.take();
   CHECK(taken[0].submission.request.title() == "barrier.noname.1");
   CHECK(taken[1].submission.request.sequence == 2);
-  for (const auto& entry : taken) f.release(entry.submission.request);
   f.queue.with_sets([](ProcessSets& sets) { sets.find(0)->names.restart_numbers(); });
   f.put("");
   CHECK(f.queue.take()[0].submission.request.sequence == 1);

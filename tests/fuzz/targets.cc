@@ -166,7 +166,7 @@ class IdlePlane final : public DataPlane {
 class Owner final : public GroupOwner {
  public:
   void on_finished(int, Submission&, Result, const Error*) override {}
-  void on_all_joined(int, const std::vector<Submission>&) override {}
+  void on_all_joined(int) override {}
   void on_process_set(const Agreement&, std::optional<Submission>) override {}
   void on_asked(int) override {}
   void on_job_status(const std::string&) override {}

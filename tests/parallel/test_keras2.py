@@ -364,8 +364,8 @@ def test_a_variable_that_came_too_late_is_an_error(monkeypatch) -> None:
 @ranks(2)
 def test_functions_and_copies() -> None:
     assert is_distributed(sirtaki.tensorflow.DistributedOptimizer(LEGACY.SGD(1.0)))
-    assert hvd.allreduce(1.0 + hvd.rank()) == 1.5
-    assert hvd.broadcast(tf.Variable([1.0 * hvd.rank()]), 1).tolist() == [1.0]
+    assert hvd.allreduce(1.0 + hvd.rank()).numpy() == 1.5
+    assert hvd.broadcast(tf.Variable([1.0 * hvd.rank()]), 1).numpy().tolist() == [1.0]
     optimizer = hvd.DistributedOptimizer(NEW.SGD(1.0))
     again = type(optimizer).from_config(optimizer.get_config())
     variable = tf.Variable([1.0 + hvd.rank()])

@@ -88,6 +88,26 @@ def test_embedding_equals_dense(rank_count, as_dense):
     assert all(other == bits for other in hvd.allgather_object(bits))
 
 
+@ranks(2, 3)
+def test_sparse_as_dense_is_sparse_again(rank_count):
+    """SparseAdam takes no dense gradient; the steps are those of a serial run on the mean loss. A rank has no rows."""
+    counts = [[3] * 3, [0, 5, 5], [90] * 3, [4] * 3]
+    layer, serial = make(True), make(True)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SparseAdam(layer.parameters(), 0.1), layer.named_parameters(), sparse_as_dense=True
+    )
+    train(layer, optimizer, counts)
+    assert layer.weight.grad.is_sparse and layer.weight.grad.is_coalesced()
+    alone = torch.optim.SparseAdam(serial.parameters(), 0.1)
+    for step, count in enumerate(counts):
+        alone.zero_grad()
+        for rank in range(rank_count):
+            if count[rank]:
+                (serial(words(rank, step, count[rank])).square().sum() / rank_count).backward()
+        alone.step()
+    torch.testing.assert_close(layer.weight, serial.weight)
+
+
 @ranks(3)
 def test_first_used_on_one_rank(rank_count):
     """The other ranks learn that the gradient is sparse without having one."""

@@ -200,23 +200,19 @@ def test_v1_graph_and_session(rank_count):
         hvd.BroadcastGlobalVariablesHook("0")
 
 
-# What horovod.tensorflow offers to programs, but for the probing of how it was built and helpers of its own.
-NAMES = """
-    elastic Compression allgather broadcast broadcast_ reducescatter alltoall init shutdown is_initialized
-    start_timeline stop_timeline size local_size cross_size rank local_rank cross_rank is_homogeneous rank_op
-    local_rank_op size_op local_size_op process_set_included_op mpi_threads_supported mpi_enabled mpi_built gloo_enabled
-    gloo_built nccl_built ddl_built ccl_built cuda_built rocm_built ProcessSet global_process_set add_process_set
-    remove_process_set Average Sum Adasum Min Max Product join broadcast_object broadcast_object_fn broadcast_variables
-    allgather_object SyncBatchNormalization LocalGradientAggregationHelper allreduce grouped_allreduce grouped_allgather
-    grouped_reducescatter broadcast_global_variables BroadcastGlobalVariablesHook DistributedOptimizer
-    DistributedGradientTape PartialDistributedGradientTape
-"""
-
-
-@ranks(2)
-def test_public_names(rank_count):
-    assert not set(NAMES.split()) - set(hvd.__all__)
-    assert all(hasattr(hvd, name) for name in hvd.__all__) and sorted(hvd.__all__) == hvd.__all__
+@ranks(2, 3)
+@pytest.mark.parametrize("resource", [True, False], ids=["resource", "ref"])
+def test_broadcast_in_a_session(rank_count, resource):
+    """What is returned has the root's values, and evaluating one tensor overwrites all variables."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        variables = [
+            tf.compat.v1.get_variable(name, initializer=[float(hvd.rank())] * 2, use_resource=resource) for name in "ab"
+        ]
+        session.run(tf.compat.v1.global_variables_initializer())
+        results = hvd.broadcast_(variables, 1)
+        assert session.run(results[0]).tolist() == [1.0, 1.0]
+        assert [value.tolist() for value in session.run(variables)] == [[1.0, 1.0]] * 2
+        assert hvd.broadcast_([], 0) == []
 
 
 @ranks(2)

@@ -82,6 +82,32 @@ def test_against_finite_differences(rank_count, kind):
         np.testing.assert_allclose(tf.convert_to_tensor(found), expected, rtol=1e-6, atol=1e-8, err_msg=mode)
 
 
+@ranks(2, 3)
+@pytest.mark.parametrize("mode", MODES)
+def test_output_gradient_of_another_float_type(rank_count, mode):
+    """Float32 ones for a float64 result, for every collective: they are reduced as float32."""
+    calls = {
+        "allreduce": (lambda x: hvd.allreduce(x), [1.0] * rank_count),
+        "allgather": (lambda x: hvd.allgather(x), [1.0] * rank_count),
+        "broadcast": (lambda x: hvd.broadcast(x, 0), [float(hvd.rank() == 0)] * rank_count),
+        "reducescatter": (lambda x: hvd.reducescatter(x), [1.0] * rank_count),
+        "alltoall": (lambda x: hvd.alltoall(x), [1.0] * rank_count),
+        "splits": (lambda x: hvd.alltoall(x, [1] * rank_count)[0], [1.0] * rank_count),
+        "unsent": (lambda x: hvd.alltoall(x, [1] + [0] * (rank_count - 1))[0], [1.0] + [0.0] * (rank_count - 1)),
+    }
+    for what, (call, expected) in calls.items():
+
+        def gradient(call=call):
+            x = tf.ones([rank_count], tf.float64)
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                y = call(x)
+            return tape.gradient(y, x, tf.ones(tf.shape(y), tf.float32))
+
+        got = in_mode(mode, gradient)()
+        assert got.dtype == tf.float32 and got.numpy().tolist() == expected, (what, got)
+
+
 @ranks(2)
 def test_tape_around_a_function(rank_count):
     """TensorFlow then makes a function of its own for the backward pass."""

@@ -193,22 +193,60 @@ def test_unused_variables(rank_count, mode):
     assert step(True)["a"].numpy().tolist() == [2.0, 2.0]
 
 
-@ranks(2)
+@ranks(2, 3)
 @pytest.mark.parametrize("mode", MODES)
 def test_local_sources(rank_count, mode):
     shared, local = tf.Variable([1.0]), tf.Variable([1.0])
-    for scale, expected in ((True, (hvd.rank() + 1) / 2), (False, hvd.rank() + 1)):
+    for scale, expected in ((True, np.float32(hvd.rank() + 1) / rank_count), (False, hvd.rank() + 1)):
 
         def step(scale=scale):
-            with tf.GradientTape() as tape:
+            with tf.GradientTape(persistent=True) as tape:
                 loss = tf.reduce_sum((shared + local) * (hvd.rank() + 1.0))
             tape = hvd.DistributedGradientTape(tape, scale_local_gradients=scale)
             tape.register_local_source(local)
             grads = tape.gradient(loss, [shared, local])
-            return (*grads, *tape.get_local_and_global_gradients(grads)[0])
+            own, of_all = tape.get_local_and_global_gradients(loss, [shared, local])
+            assert [source is local for source, _ in own] == [source is shared for source, _ in of_all] == [True]
+            return (*grads, of_all[0][1], own[0][1])
 
         grads = in_mode(mode, step)()
-        assert [float(g[0]) for g in grads] == [1.5, expected, expected]
+        assert [float(g[0]) for g in grads] == [(rank_count + 1) / 2, expected] * 2
+
+
+@ranks(2, 3)
+def test_outside_the_process_set(rank_count):
+    """A rank outside keeps its own gradient, also of local sources, in every mode; the members reduce theirs."""
+    chosen = hvd.add_process_set([0, 2] if rank_count == 3 else [0])
+    inside = chosen.included()
+    rank, mean = float(hvd.rank()), 1.0 if rank_count == 3 else 0.0
+    expected = [2 * (mean if inside else rank), 2 * rank / (chosen.size() if inside else 1)]
+
+    def step():
+        x, local = tf.constant(rank), tf.constant(rank)
+        with tf.GradientTape() as tape:
+            tape.watch([x, local])
+            y = x * x + local * local
+        tape = hvd.DistributedGradientTape(tape, process_set=chosen)
+        tape.register_local_source(local)
+        return tape.gradient(y, [x, local])
+
+    try:
+        assert [float(grad) for grad in step()] == expected
+        assert [float(grad) for grad in tf.function(step)()] == expected
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            assert session.run(step()) == expected
+            for passes in (1, 2):
+                variable = tf.compat.v1.get_variable(f"v{passes}", initializer=rank)
+                plain = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+                made = hvd.DistributedOptimizer(plain, backward_passes_per_step=passes, process_set=chosen)
+                train = made.minimize(variable * variable)
+                session.run(tf.compat.v1.global_variables_initializer())
+                for _ in range(passes):
+                    session.run(train)
+                assert session.run(variable) == rank - passes * expected[0]
+        hvd.barrier()
+    finally:
+        assert hvd.remove_process_set(chosen)
 
 
 @ranks(2)
@@ -228,9 +266,10 @@ def test_partial_tape(rank_count):
         tape = hvd.DistributedGradientTape(tape, groups=[[other.kernel.value]], scale_local_gradients=False)
         tape.register_local_source(layer.kernel if kinds == "inner" else layer.kernel.value)
         sources = [layer.kernel, other.kernel]
-        grads = tape.gradient(loss, [v.value for v in sources] if kinds == "inner" else sources)
-        assert [float(g[0][0]) for g in grads] == [hvd.rank() + 1.0, 1.5]
-        assert len(tape.get_local_and_global_gradients(grads)[0]) == 1
+        own, of_all = tape.get_local_and_global_gradients(
+            loss, [v.value for v in sources] if kinds == "inner" else sources
+        )
+        assert [float(g[0][0]) for _, g in own + of_all] == [hvd.rank() + 1.0, 1.5]
     late = tf.keras.layers.Dense(1, use_bias=False)
     with hvd.PartialDistributedGradientTape(
         tf.GradientTape(), local_layers=[late], scale_local_gradients=False

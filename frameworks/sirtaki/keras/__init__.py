@@ -9,6 +9,7 @@ from __future__ import annotations
 from sirtaki import call_site
 from sirtaki.blocking_calls import allgather_object, barrier, broadcast_object
 from sirtaki.exceptions import HorovodInternalError, SirtakiInternalError
+from sirtaki.extensions import check_extension
 from sirtaki.keras import callbacks, elastic
 from sirtaki.keras.backends import load as _load
 from sirtaki.keras.functions import (
@@ -24,7 +25,7 @@ from sirtaki.keras.generations import keras as _keras
 from sirtaki.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
 from sirtaki.keras.saving import load_model
 from sirtaki.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from sirtaki.reduce_ops import Average, Sum
+from sirtaki.reduce_ops import Adasum, Average, Sum
 from sirtaki.runtime import (
     ccl_built,
     cross_rank,
@@ -54,6 +55,7 @@ Compression = _load().Compression
 call_site.add_internal_folder(_keras.__path__[0])
 
 __all__ = [
+    "Adasum",
     "Average",
     "Compression",
     "DistributedOptimizer",
@@ -73,6 +75,7 @@ __all__ = [
     "broadcast_variables",
     "callbacks",
     "ccl_built",
+    "check_extension",
     "check_parameters",
     "cross_rank",
     "cross_size",

@@ -1,14 +1,13 @@
-"""Collectives of values, evaluated at once, with NumPy results; and making variables equal."""
+"""Collectives of values, with tensors of the backend as results; and making variables equal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from sirtaki import exchange
 from sirtaki.arguments import checked_root
+from sirtaki.compression import Compressor, NoneCompressor
 from sirtaki.keras import backends
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.reduce_ops import Average, choose_op
@@ -21,40 +20,38 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     op: int | None = None,
-    compression: Any = None,
+    compression: type[Compressor] = NoneCompressor,
     process_set: ProcessSet = global_process_set,
-) -> np.ndarray:
+) -> Any:
     """postscale * op(prescale * value of each rank), of the same shape and dtype. op is Average by default.
 
-    value: a number (float: float32), NumPy array, tensor or variable.
+    value: a number (float: float32), NumPy array, tensor or variable. The result, as those of the calls below, is a
+    tensor of the backend.
     """
-    backend = backends.load()
-    return backend.allreduce(
+    return backends.load().allreduce(
         value,
         name=name,
         op=choose_op(average, op),
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
-        compression=backend.Compression.none if compression is None else compression,
+        compression=compression,
         process_set=process_set,
     )
 
 
-def allgather(value: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> np.ndarray:
+def allgather(value: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """The values of all ranks, joined along dimension 0."""
     return backends.load().allgather(value, name=name, process_set=process_set)
 
 
-def broadcast(
-    value: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> np.ndarray:
+def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """The root's value on every rank; shapes and dtypes must be equal."""
     return backends.load().broadcast(value, root_rank, name=name, process_set=process_set)
 
 
 def reducescatter(
     value: Any, name: str | None = None, op: int = Average, process_set: ProcessSet = global_process_set
-) -> np.ndarray:
+) -> Any:
     """This rank's rows of the reduced value."""
     return backends.load().reducescatter(value, name=name, op=op, process_set=process_set)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sirtaki.arguments import Groups, check_devices, checked_groups
-from sirtaki.keras import backends, generations
+from sirtaki.compression import Compressor, NoneCompressor
+from sirtaki.keras import generations
 from sirtaki.keras.attachment import Attachment, attach, attachment_of, checked_key
 from sirtaki.keras.distributed import is_distributed
 from sirtaki.keras.options import Options, checked_options
@@ -60,14 +61,14 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Any = None,
+    compression: type[Compressor] = NoneCompressor,
     sparse_as_dense: bool = False,
     gradient_predivide_factor: float = 1.0,
     op: int = Average,
-    backward_passes_per_step: int = 1,
-    average_aggregated_gradients: bool = False,
     num_groups: int = 0,
     groups: Groups = None,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
@@ -78,14 +79,51 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     for each update, after accumulation and before clipping, whichever way they are applied.
 
     name: stands before the reductions' names in messages. device_dense, device_sparse: kept for Horovod's programs.
-    compression: None is Compression.none. sparse_as_dense: turns IndexedSlices into dense gradients first.
+    compression: Compression.none, fp16 or bf16. sparse_as_dense: turns IndexedSlices into dense gradients first.
     gradient_predivide_factor: with Average, divides by it before and by size / factor after the sum. op: Average or
     Sum. backward_passes_per_step: calls of apply() whose gradients are summed (average_aggregated_gradients: averaged)
     for one update; it becomes Keras's gradient_accumulation_steps. groups: a number of groups, or lists of variables,
     that are reduced as one unit. scale_local_gradients: gradients of variables given to register_local_var() are
     divided by the number of ranks.
     A rank outside the process set reduces nothing. Before init, and for wrong arguments: ValueError with the value.
+    The order of the arguments is that of horovod.keras; sirtaki.tensorflow.keras has that of horovod.tensorflow.keras.
     """
+    return distributed(
+        optimizer,
+        name=name,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=op,
+        num_groups=num_groups,
+        groups=groups,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+
+
+def distributed(
+    optimizer: Any,
+    *,
+    name: str | None,
+    device_dense: str,
+    device_sparse: str,
+    compression: Any,
+    sparse_as_dense: bool,
+    gradient_predivide_factor: float,
+    op: int,
+    num_groups: int,
+    groups: Groups,
+    backward_passes_per_step: int,
+    average_aggregated_gradients: bool,
+    process_set: ProcessSet,
+    scale_local_gradients: bool,
+) -> Any:
+    """What DistributedOptimizer does, for each order of its arguments."""
     check_devices(device_dense=device_dense, device_sparse=device_sparse)
     generation = generations.load()
     if not isinstance(optimizer, generation.Optimizer):
@@ -97,7 +135,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     group_count, grouped = checked_groups(num_groups, groups)
     options = checked_options(
         name,
-        backends.load().Compression.none if compression is None else compression,
+        compression,
         sparse_as_dense,
         gradient_predivide_factor,
         op,
@@ -119,38 +157,38 @@ def PartialDistributedOptimizer(  # noqa: N802  Horovod's name
     name: str | None = None,
     device_dense: str = "",
     device_sparse: str = "",
-    compression: Any = None,
+    compression: type[Compressor] = NoneCompressor,
     sparse_as_dense: bool = False,
     gradient_predivide_factor: float = 1.0,
     op: int = Average,
-    backward_passes_per_step: int = 1,
-    average_aggregated_gradients: bool = False,
-    num_groups: int = 0,
     groups: Groups = None,
     process_set: ProcessSet = global_process_set,
     local_layers: Any = None,
     scale_local_gradients: bool = True,
+    num_groups: int = 0,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
 ) -> Any:
     """DistributedOptimizer, but for the weights of some layers, which stay each rank's own.
 
     local_layers: a layer or a list of them, which are built, so that their weights are known; else ValueError.
     """
     layers = _checked_layers(local_layers)
-    made = DistributedOptimizer(  # both have Horovod's arguments, in its order
+    made = distributed(
         optimizer,
-        name,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        gradient_predivide_factor,
-        op,
-        backward_passes_per_step,
-        average_aggregated_gradients,
-        num_groups,
-        groups,
-        process_set,
-        scale_local_gradients,
+        name=name,
+        device_dense=device_dense,
+        device_sparse=device_sparse,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=op,
+        num_groups=num_groups,
+        groups=groups,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
     )
     for layer in layers:
         for variable in layer.trainable_weights:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from sirtaki.compression import Compressor, NoneCompressor
 from sirtaki.keras import generations
 from sirtaki.keras.attachment import Attachment
 from sirtaki.keras.generations import keras
@@ -16,13 +17,13 @@ def load_model(
     filepath: Any,
     custom_optimizers: Sequence[type] | None = None,
     custom_objects: dict[str, Any] | None = None,
-    compression: Any = None,
+    compression: type[Compressor] = NoneCompressor,
     legacy_opts: bool = False,
     **options: Any,
 ) -> Any:
     """keras.saving.load_model, and the model's optimizer is distributed with all its state.
 
-    custom_optimizers: classes of your own, found by their names. compression: None is Compression.none. legacy_opts:
+    custom_optimizers: classes of your own, found by their names. legacy_opts:
     kept for Horovod's programs; the file says which class an optimizer has. A model that was saved without an optimizer
     comes back as it is. options: other arguments of DistributedOptimizer, as the file has none of them; a warning if
     the loaded optimizer accumulates gradients and backward_passes_per_step is not among them. The file is read on the

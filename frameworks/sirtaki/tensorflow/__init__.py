@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from sirtaki import call_site
 from sirtaki.exceptions import HorovodInternalError, SirtakiInternalError
+from sirtaki.extensions import check_extension
 from sirtaki.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from sirtaki.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 from sirtaki.runtime import (
@@ -106,6 +107,7 @@ __all__ = [
     "broadcast_object_fn",
     "broadcast_variables",
     "ccl_built",
+    "check_extension",
     "check_parameters",
     "cross_rank",
     "cross_size",

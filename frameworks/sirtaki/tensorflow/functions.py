@@ -10,9 +10,7 @@ import tensorflow as tf
 from sirtaki import exchange
 from sirtaki.arguments import checked_root
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
-from sirtaki.tensorflow import raw
 from sirtaki.tensorflow.collectives.broadcast import broadcast_
-from sirtaki.tensorflow.tensors import check_variables
 
 
 @tf.autograph.experimental.do_not_convert
@@ -31,12 +29,7 @@ def broadcast_variables(
         broadcast_(variables, root_rank, process_set=process_set)
         return None
     with tf.compat.v1.name_scope("broadcast_variables"):
-        root = checked_root(root_rank)
-        listed = check_variables(variables)
-        if not listed:
-            return tf.no_op()
-        values = raw.broadcast([v.read_value() for v in listed], root, None, require_id(process_set))
-        return tf.group(*[tf.compat.v1.assign(v, value) for v, value in zip(listed, values, strict=True)])
+        return tf.group(*broadcast_(variables, root_rank, process_set=process_set))
 
 
 @tf.autograph.experimental.do_not_convert

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from sirtaki.arguments import checked_groups, checked_predivide, reduction
 from sirtaki.compression import checked_compression
+from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.reduce_ops import Average
 from sirtaki.tensorflow import raw
@@ -66,8 +67,17 @@ class GradientReducer:
     def is_local(self, variable: Any) -> bool:
         return identity(variable) in self.local
 
+    def takes_part(self) -> bool:
+        """Whether this rank belongs to the process set. Before init it counts as a member, and its ops fail."""
+        return not core.is_initialized() or core.rank() in core.process_sets().get(self.how.group, [core.rank()])
+
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any], name: str = "gradient") -> list[Any]:
-        """The reduced gradients, in the order of the variables; local ones are divided by the number of ranks."""
+        """The reduced gradients, in the order of the variables; local ones are divided by the number of ranks.
+
+        A rank outside the process set keeps its own, as they are.
+        """
+        if not self.takes_part():
+            return list(grads)
         results = list(grads)
         shared = [i for i, variable in enumerate(variables) if not self.is_local(variable)]
         reduced = self._reduce_shared([grads[i] for i in shared], [variables[i] for i in shared], name)

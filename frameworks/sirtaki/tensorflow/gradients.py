@@ -100,7 +100,7 @@ def _alltoall(op: Any, grad: Any, _unused: Any) -> Gradients:
     dense, group = _dense(grad, op.outputs[0]), op.get_attr("process_set")
     returned, _ = raw.alltoall(dense, received, _grad_name(op), group, ignore_name_scope=True)
     unsent = tf.shape(tensor)[0] - tf.shape(returned)[0]
-    zeros = tf.zeros(tf.concat([[unsent], tf.shape(tensor)[1:]], 0), tensor.dtype)
+    zeros = tf.zeros(tf.concat([[unsent], tf.shape(tensor)[1:]], 0), returned.dtype)
     return [tf.concat([returned, zeros], 0), None, None]
 
 

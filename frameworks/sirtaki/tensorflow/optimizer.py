@@ -57,7 +57,7 @@ class _Distributed:
     def _checked(self, apply: Callable[[], Any], variables: list[Any]) -> Any:
         """Updates the variables, and compares them over the ranks if SIRTAKI_CHECK_PARAMETERS asks for it."""
         done, group = apply(), self._reducer.how.group
-        if self._check is None or raw.known_size(group) == 1:
+        if self._check is None or raw.known_size(group) == 1 or not self._reducer.takes_part():
             return done
         shared = [variable for variable in variables if not self._reducer.is_local(variable)]
         with tf.control_dependencies([done] if isinstance(done, (tf.Operation, tf.Tensor)) else []):

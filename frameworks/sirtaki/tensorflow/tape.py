@@ -19,7 +19,6 @@ class _Distributed:
     """What is put in front of the tape's own class."""
 
     _reducer: GradientReducer
-    _sources: Sequence[Any] = ()
     _local_layers: Sequence[Any] = ()
 
     @tf.autograph.experimental.do_not_convert
@@ -36,22 +35,21 @@ class _Distributed:
         for layer in self._local_layers:
             for weight in layer.trainable_weights:
                 self.register_local_source(weight)
-        self._sources = tf.nest.flatten(sources)
-        reduced = self._reducer.reduce(tf.nest.flatten(grads), self._sources)
+        reduced = self._reducer.reduce(tf.nest.flatten(grads), tf.nest.flatten(sources))
         return tf.nest.pack_sequence_as(grads, reduced)
 
     def register_local_source(self, source: Any) -> None:
         """The gradient of this source is not reduced."""
         self._reducer.add_local(source)
 
-    def get_local_and_global_gradients(self, grads: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """(those of local sources, the others) of the gradients that gradient() returned last; else ValueError."""
-        if len(grads) != len(self._sources):
-            raise ValueError(f"expected the {len(self._sources)} gradients of the last gradient(), got {len(grads)}")
-        is_local = [self._reducer.is_local(source) for source in self._sources]
-        parts: tuple[list[Any], list[Any]] = ([], [])
-        for grad, local in zip(grads, is_local, strict=True):
-            parts[0 if local else 1].append(grad)
+    def get_local_and_global_gradients(
+        self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
+    ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+        """What gradient() gives, as two lists of pairs (source, gradient): local sources, then the others."""
+        grads = self.gradient(target, sources, output_gradients, use_generic_names)
+        parts: tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]] = ([], [])
+        for source, grad in zip(tf.nest.flatten(sources), tf.nest.flatten(grads), strict=True):
+            parts[0 if self._reducer.is_local(source) else 1].append((source, grad))
         return parts
 
 

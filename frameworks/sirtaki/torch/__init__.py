@@ -9,6 +9,7 @@ import torch
 from sirtaki import call_site
 from sirtaki.blocking_calls import allgather_object, barrier, broadcast_object
 from sirtaki.exceptions import HorovodInternalError, SirtakiInternalError
+from sirtaki.extensions import check_extension
 from sirtaki.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from sirtaki.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 from sirtaki.runtime import (
@@ -35,6 +36,7 @@ from sirtaki.runtime import (
     start_timeline,
     stop_timeline,
 )
+from sirtaki.torch import elastic
 from sirtaki.torch.captured import capture
 from sirtaki.torch.collectives.allgather import (
     allgather,
@@ -104,11 +106,13 @@ __all__ = [
     "broadcast_parameters",
     "capture",
     "ccl_built",
+    "check_extension",
     "check_parameters",
     "cross_rank",
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

@@ -13,6 +13,20 @@ from sirtaki.torch.tensors import Descriptor
 
 Finish = Callable[[Any], Any]
 
+
+class Handle(int):
+    """The number of an asynchronous call. Without it nobody can wait for the call, which then ends by itself."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        if _pending is not None:  # None: the interpreter ends
+            _pending.pop(self, None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, (int(self),)  # a copy does not stand for the call
+
+
 _numbers = itertools.count(1)
 _pending: dict[int, tuple[Any, Finish, Sequence[Descriptor]]] = {}
 
@@ -27,8 +41,8 @@ def submit(verb: str, name: str, tensors: Sequence[Descriptor], finish: Finish, 
 
 def register(work: Any, finish: Finish, tensors: Sequence[Descriptor]) -> int:
     """A handle for what has been submitted."""
-    handle = next(_numbers)
-    _pending[handle] = (work, finish, tensors)
+    handle = Handle(next(_numbers))
+    _pending[int(handle)] = (work, finish, tensors)
     return handle
 
 

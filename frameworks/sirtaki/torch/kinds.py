@@ -14,14 +14,16 @@ from sirtaki.torch.units import DENSE, SPARSE, Slot
 
 def learn_kinds(unknown: Sequence[Slot], name: str, group: int, sparse_as_dense: bool) -> None:
     """Sets the kind of each of these slots, the same on all ranks, for which some rank has a gradient."""
-    grads = [slot.parameter.grad for slot in unknown]
-    dense = [int(grad is not None and not grad.is_sparse) for grad in grads]
-    sparse = [int(grad is not None and grad.is_sparse) for grad in grads]
+    used = [slot.parameter.grad is not None for slot in unknown]
+    sparse = [
+        int(has and (slot.as_table or slot.parameter.grad.is_sparse)) for has, slot in zip(used, unknown, strict=True)
+    ]
+    dense = [int(has and not rows) for has, rows in zip(used, sparse, strict=True)]
     ballot = torch.tensor([dense, sparse], dtype=torch.int32)
     how = (int(Sum), 1.0, 1.0, group)
     counts = synchronize(raw.start_allreduce([ballot], name, how, outputs=[ballot]))[0].tolist()
     for slot, has_dense, has_sparse in zip(unknown, *counts, strict=True):
         if has_dense or (has_sparse and sparse_as_dense):
-            slot.kind = DENSE
+            slot.kind, slot.as_table = DENSE, not has_dense
         elif has_sparse:
             slot.kind = SPARSE

@@ -14,7 +14,7 @@ from sirtaki.torch import direct
 from sirtaki.torch.compression import CastCompressor, Compressor, NoneCompressor
 from sirtaki.torch.streams import stream_of
 from sirtaki.torch.tensors import DTYPE_NUMBERS, Descriptor
-from sirtaki.torch.units import REDUCED, Slot, Unit, is_expanded, not_as_sent, own_grads, zeros_of
+from sirtaki.torch.units import REDUCED, UNKNOWN, Slot, Unit, is_expanded, not_as_sent, own_grads, zeros_of
 from sirtaki.torch.wire import AnyWire, FlatWire, InPlace, Wire
 
 _ALLREDUCE = core.VERBS["allreduce"]
@@ -74,6 +74,7 @@ def _grad_to_send(slot: Slot) -> torch.Tensor:
     if grad is None:
         grad = zeros_of(slot)
     elif grad.is_sparse or (not grad.is_contiguous() and is_expanded(grad)):
+        slot.as_table |= slot.kind == UNKNOWN and grad.is_sparse  # later the ranks know
         grad = slot.parameter.grad = grad.detach().to_dense().contiguous()
     return grad
 
@@ -130,5 +131,7 @@ def finish(unit: Unit) -> Slot | None:
             wire.put_back()
     unit.work, unit.wires, unit.own, unit.state = None, [], [], REDUCED
     for slot in unit.slots:
+        if slot.as_table and slot.parameter.grad is not None:
+            slot.parameter.grad = slot.parameter.grad.to_sparse(1)  # optimizers as SparseAdam take no other
         slot.reduced = slot.parameter.grad
     return changed

@@ -17,12 +17,13 @@ OPEN, SENT, REDUCED, FILLED = range(4)  # a unit within one step; FILLED: reduce
 class Slot(core.GradientSlot):
     """One parameter, and the hook on it: `fired` counts gradients since the last step."""
 
-    __slots__ = ("kind", "name", "sparse")
+    __slots__ = ("as_table", "kind", "name", "sparse")
 
     def __init__(self, parameter: torch.Tensor, name: str) -> None:
         super().__init__(parameter)
         self.name = name
         self.kind = UNKNOWN
+        self.as_table = False  # its gradient is sparse and travels dense; equal on all ranks
         self.sparse: SparseReduction | None = None
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 import sirtaki.tensorflow as adapter
@@ -120,17 +119,17 @@ def _from_value(value: Any) -> tf.Tensor:
     return tf.convert_to_tensor(_storage(value))
 
 
-def allreduce(value: Any, **arguments: Any) -> np.ndarray:
-    return adapter.allreduce(_from_value(value), **arguments).numpy()
+def allreduce(value: Any, **arguments: Any) -> tf.Tensor:
+    return adapter.allreduce(_from_value(value), **arguments)
 
 
-def allgather(value: Any, **arguments: Any) -> np.ndarray:
-    return adapter.allgather(_from_value(value), **arguments).numpy()
+def allgather(value: Any, **arguments: Any) -> tf.Tensor:
+    return adapter.allgather(_from_value(value), **arguments)
 
 
-def broadcast(value: Any, root_rank: int, **arguments: Any) -> np.ndarray:
-    return adapter.broadcast(_from_value(value), root_rank, **arguments).numpy()
+def broadcast(value: Any, root_rank: int, **arguments: Any) -> tf.Tensor:
+    return adapter.broadcast(_from_value(value), root_rank, **arguments)
 
 
-def reducescatter(value: Any, **arguments: Any) -> np.ndarray:
-    return adapter.reducescatter(_from_value(value), **arguments).numpy()
+def reducescatter(value: Any, **arguments: Any) -> tf.Tensor:
+    return adapter.reducescatter(_from_value(value), **arguments)

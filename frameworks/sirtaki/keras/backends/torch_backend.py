@@ -135,21 +135,17 @@ def _from_value(value: Any) -> torch.Tensor:
     return torch.as_tensor(array.astype(np.float32) if isinstance(value, float) else array)
 
 
-def _to_numpy(tensor: torch.Tensor) -> np.ndarray:
-    return keras.ops.convert_to_numpy(tensor)
+def allreduce(value: Any, **arguments: Any) -> torch.Tensor:
+    return adapter.allreduce(_from_value(value), **arguments)
 
 
-def allreduce(value: Any, **arguments: Any) -> np.ndarray:
-    return _to_numpy(adapter.allreduce(_from_value(value), **arguments))
+def allgather(value: Any, **arguments: Any) -> torch.Tensor:
+    return adapter.allgather(_from_value(value), **arguments)
 
 
-def allgather(value: Any, **arguments: Any) -> np.ndarray:
-    return _to_numpy(adapter.allgather(_from_value(value), **arguments))
+def broadcast(value: Any, root_rank: int, **arguments: Any) -> torch.Tensor:
+    return adapter.broadcast(_from_value(value), root_rank, **arguments)
 
 
-def broadcast(value: Any, root_rank: int, **arguments: Any) -> np.ndarray:
-    return _to_numpy(adapter.broadcast(_from_value(value), root_rank, **arguments))
-
-
-def reducescatter(value: Any, **arguments: Any) -> np.ndarray:
-    return _to_numpy(adapter.reducescatter(_from_value(value), **arguments))
+def reducescatter(value: Any, **arguments: Any) -> torch.Tensor:
+    return adapter.reducescatter(_from_value(value), **arguments)

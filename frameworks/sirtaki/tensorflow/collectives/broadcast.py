@@ -35,16 +35,22 @@ def broadcast_(
     root_rank: int,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
-) -> list[tf.Variable]:
+) -> list[Any]:
     """Overwrites the variables with the root's values, as one unit, and returns them. Not differentiable.
 
-    ValueError unless these are variables.
+    In a graph of TensorFlow 1 it returns tensors with the new values: the session that evaluates one of them overwrites
+    all variables, which must be initialized. ValueError unless these are variables.
     """
     root, group = checked_root(root_rank), require_id(process_set)
     listed = check_variables(variables)
     if not listed:
         return []
-    values = raw.broadcast([to_tensor(variable) for variable in listed], root, name, group)
-    for variable, value in zip(listed, values, strict=True):
-        variable.assign(value)
-    return listed
+    if tf.executing_eagerly() or tf.inside_function():
+        values = raw.broadcast([to_tensor(variable) for variable in listed], root, name, group)
+        for variable, value in zip(listed, values, strict=True):
+            variable.assign(value)
+        return listed
+    values = raw.broadcast([variable.read_value() for variable in listed], root, name, group)
+    assigned = [tf.compat.v1.assign(variable, value) for variable, value in zip(listed, values, strict=True)]
+    with tf.control_dependencies(assigned):
+        return [tf.identity(value) for value in values]

@@ -1,0 +1,268 @@
+"""`sirtaki.run`: one function as the program of every rank, its results by rank."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from sirtaki.launch import addresses, channel, hosts, slurm
+
+VARIABLE = "SIRTAKI_FUNCTION"  # where a rank finds its function, as JSON
+_WRONG_COMMAND_LINE = 2
+_PROOF_SECONDS = 10.0
+
+
+def run(
+    func: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: dict[str, Any] | None = None,
+    num_proc: int = 1,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: Sequence[int] | None = None,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    host_discovery_script: str | None = None,
+    start_timeout: int | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
+    output_filename: str | None = None,
+    verbose: int | None = None,
+    use_gloo: bool | None = None,
+    use_mpi: bool | None = None,
+    mpi_args: str | None = None,
+    network_interface: str | None = None,
+    network_interfaces: str | Sequence[str] | None = None,
+    executable: str | None = None,
+    np: int | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
+) -> list[Any]:
+    """Starts a job of `num_proc` ranks with sirtakirun, calls func(*args, **kwargs) on each, and returns the results
+    by rank once all have ended.
+
+    Function, arguments and results travel by cloudpickle. executable: the ranks' Python, by default this one. hosts,
+    hostfile, start_timeout, ssh_port, ssh_identity_file, output_filename, mpi_args, network_interfaces: as the options
+    of sirtakirun; verbose: not 0 for its --verbose. use_mpi, disable_cache: kept for Horovod's programs. np and
+    network_interface are old names, with a DeprecationWarning.
+    ValueError for wrong arguments, NotImplementedError for those of elastic jobs and of gloo. RuntimeError if the job
+    fails, with the first rank's traceback if it was the function that failed; the others are ended.
+    """
+    _refuse_elastic(
+        min_num_proc=min_num_proc or min_np,
+        max_num_proc=max_num_proc or max_np,
+        slots=slots,
+        reset_limit=reset_limit,
+        cooldown_range=cooldown_range,
+        host_discovery_script=host_discovery_script,
+    )
+    _refuse_both(use_gloo=use_gloo, use_mpi=use_mpi)
+    _refuse_both(hosts=hosts, hostfile=hostfile)
+    if use_gloo:
+        raise NotImplementedError("use_gloo: Sirtaki's ranks meet through MPI or Slurm only")
+    if not callable(func):
+        raise ValueError(f"func must be a function, got {type(func).__name__} {func!r:.80}")
+    ranks = _renamed("np", np, "num_proc", num_proc)
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+        raise ValueError(f"num_proc must be a positive integer, got {ranks!r}")
+    nics = _renamed("network_interface", network_interface, "network_interfaces", network_interfaces)
+    options = {
+        "-np": ranks,
+        "--hosts": hosts,
+        "--hostfile": hostfile,
+        "--start-timeout": start_timeout,
+        "--ssh-port": ssh_port,
+        "--ssh-identity-file": ssh_identity_file,
+        "--output-filename": output_filename,
+        "--mpi-args": mpi_args,
+        "--network-interfaces": nics if nics is None or isinstance(nics, str) else ",".join(nics),
+    }
+    words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
+    words += ["--verbose"] * bool(verbose)
+    with _Exchange(ranks, func, tuple(args), kwargs or {}, _others(hosts, hostfile)) as exchange:
+        code = _run_job([*words, executable or sys.executable, "-m", "sirtaki.function_rank"], exchange)
+    return exchange.results(code)
+
+
+def _refuse_elastic(**arguments: Any) -> None:
+    for name, value in arguments.items():
+        if value is not None:
+            raise NotImplementedError(f"{name}={value!r}: elastic training is not available yet in Sirtaki")
+
+
+def _refuse_both(**arguments: Any) -> None:
+    if all(arguments.values()):
+        raise ValueError(f"{' and '.join(arguments)} exclude each other")
+
+
+def _renamed(old: str, value: Any, new: str, new_value: Any) -> Any:
+    if value is None:
+        return new_value
+    warnings.warn(f"{old} is deprecated; use {new}", DeprecationWarning, stacklevel=3)
+    return value
+
+
+def _others(names: str | None, file: str | None) -> list[str]:
+    """The hosts that the ranks may run on, as far as they are known. ValueError for names of another form."""
+    if names is not None:
+        return [host.name for host in hosts.from_list(names)]
+    if file is not None:
+        return [host.name for host in hosts.from_file(file)]
+    return slurm.hosts(os.environ)
+
+
+def _run_job(words: list[str], exchange: _Exchange) -> int:
+    """Runs sirtakirun to its end: its exit code. Whatever interrupts the wait ends the job first."""
+    folder = str(Path(__file__).parents[1])
+    paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), VARIABLE: exchange.description()}
+    job = subprocess.Popen([sys.executable, "-m", "sirtaki.launch", *words], env=environment)
+    try:
+        return job.wait()
+    except BaseException:
+        job.terminate()  # sirtakirun ends its ranks
+        job.wait()
+        raise
+
+
+class _Exchange:
+    """Gives every rank the function, and takes its result. Ranks of this host come by a socket in a private directory;
+    others by TCP, and prove as the launcher's workers do that they belong to the job.
+    """
+
+    def __init__(self, ranks: int, func: Any, args: Any, kwargs: Any, others: Collection[str]) -> None:
+        import cloudpickle
+
+        self._ranks = ranks
+        self._call = cloudpickle.dumps((func, args, kwargs))
+        self._token = secrets.token_bytes(32)
+        self._results: dict[int, bytes] = {}
+        self._failures: list[tuple[int, str]] = []
+        self._changes = threading.Lock()
+        self._folder = tempfile.TemporaryDirectory(prefix="sirtaki-function-")
+        self._listeners = list(self._listen(others))
+
+    def _listen(self, others: Collection[str]) -> Iterator[socket.socket]:
+        local = socket.socket(socket.AF_UNIX)
+        local.bind(os.path.join(self._folder.name, "s"))
+        local.listen(1024)
+        yield local
+        if all(addresses.is_own(name) for name in others):
+            return
+        for address in addresses.toward(others):
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            yield socket.create_server((address, 0), family=family, backlog=1024)
+
+    def description(self) -> str:
+        """For VARIABLE: a path, and for ranks of other hosts addresses and the secret."""
+        local, *others = [listener.getsockname() for listener in self._listeners]
+        remote = {"endpoints": [name[:2] for name in others], "token": self._token.hex()} if others else {}
+        return json.dumps({"path": local, **remote})
+
+    def __enter__(self) -> _Exchange:
+        for listener in self._listeners:
+            threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for listener in self._listeners:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # wakes its thread
+            listener.close()
+        self._folder.cleanup()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connected, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connected,), daemon=True).start()
+
+    def _serve(self, connected: socket.socket) -> None:
+        """One rank, from its start to its result. One that leaves early has ended, which sirtakirun deals with."""
+        with contextlib.suppress(EOFError, OSError, ValueError), connected:
+            if connected.family != socket.AF_UNIX:
+                self._prove(connected)
+            self._exchange(Connection(connected.detach()))
+
+    def _prove(self, connected: socket.socket) -> None:
+        """ValueError or OSError for a stranger."""
+        connected.settimeout(_PROOF_SECONDS)
+        nonce = os.urandom(channel.NONCE_BYTES)
+        connected.sendall(nonce)
+        with connected.makefile("rb") as answers:
+            answer = answers.read(channel.ANSWER_BYTES)
+        connected.sendall(channel.proof_for(self._token, nonce, answer))
+        connected.settimeout(None)
+
+    def _exchange(self, rank: Connection) -> None:
+        with rank:
+            rank.send((sys.path, self._call))
+            number, result, failure = rank.recv()
+            with self._changes:
+                if failure:
+                    self._failures.append((number, failure))
+                else:
+                    self._results[number] = result
+            rank.send("taken")
+
+    def results(self, code: int) -> list[Any]:
+        """By rank, once the job has ended with this exit code."""
+        import cloudpickle
+
+        if code == _WRONG_COMMAND_LINE and not self._failures:
+            raise ValueError("sirtakirun refuses these arguments, see its message")
+        if self._failures:
+            rank, failure = self._failures[0]
+            raise RuntimeError(f"the function failed on rank {rank} of {self._ranks}:\n{failure}")
+        missing = [rank for rank in range(self._ranks) if rank not in self._results]
+        if code != 0 or missing:
+            what = f"; no result came from ranks {missing}" if missing else ""
+            raise RuntimeError(f"the job of {self._ranks} ranks ended with exit code {code}, see its messages{what}")
+        return [cloudpickle.loads(self._results[rank]) for rank in range(self._ranks)]
+
+
+def serve_rank(rank: int) -> int:
+    """What a rank does: gets the function, calls it, gives the result. Returns the exit code."""
+    with _connected(json.loads(os.environ.pop(VARIABLE))) as caller:
+        sys.path[:], call = caller.recv()
+        result, failure = _called(call)
+        caller.send((rank, result, failure))
+        caller.recv()
+    if failure:
+        print(failure, file=sys.stderr, end="", flush=True)
+    return 1 if failure else 0
+
+
+def _connected(found: dict[str, Any]) -> Connection:
+    if "endpoints" not in found or os.path.exists(found["path"]):
+        return Connection(channel.connect_local(found["path"]).detach())
+    endpoints = [(address, port) for address, port in found["endpoints"]]
+    return Connection(channel.connect_remote(endpoints, bytes.fromhex(found["token"])).detach())
+
+
+def _called(call: bytes) -> tuple[bytes, str]:
+    import cloudpickle
+
+    try:
+        func, args, kwargs = cloudpickle.loads(call)
+        return cloudpickle.dumps(func(*args, **kwargs)), ""
+    except Exception:
+        return b"", traceback.format_exc()
