@@ -16,8 +16,7 @@ import struct
 import sys
 import threading
 
-from sirtaki import launchers, mpi_library
-from sirtaki.launch import processes
+from sirtaki import mpi_library, processes, starters
 
 _TABLE = "/proc/net/unix"
 _FAILED = 1
@@ -28,7 +27,7 @@ def claim() -> None:
     """This process is its rank's. RuntimeError with the other's process number if there is one already."""
     global _own
     leave()
-    rank, size = launchers.announced_rank(), launchers.announced_size()[1]
+    rank, size = starters.announced_rank(), starters.announced_size()[1]
     if rank is None or size < 2:
         return
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -76,14 +75,14 @@ class Watch:
         if _mpi_is_up():
             return  # the ranks have met, and say by themselves who is late
         with contextlib.suppress(Exception):
-            sys.stderr.write(f"[rank {launchers.announced_rank() or 0}] {who_is_missing(self._seconds)}\n")
+            sys.stderr.write(f"[rank {starters.announced_rank() or 0}] {who_is_missing(self._seconds)}\n")
             sys.stderr.flush()
         os._exit(_FAILED)
 
 
 def who_is_missing(seconds: float) -> str:
     """What init() has waited for in vain, as far as this host knows."""
-    size = launchers.announced_size()[1]
+    size = starters.announced_size()[1]
     if size < 2:
         return (
             f"MPI did not start within {seconds:g} s (SIRTAKI_START_TIMEOUT); the launcher has announced no other ranks"
@@ -94,7 +93,7 @@ def who_is_missing(seconds: float) -> str:
     if len(missing) == size:  # names cannot be seen
         return f"not all of {size} ranks arrived within {seconds:g} s (SIRTAKI_START_TIMEOUT)"
     text = f"{len(here)} of {size} ranks arrived within {seconds:g} s (SIRTAKI_START_TIMEOUT)"
-    if launchers.announced_local_size() not in (0, size):
+    if starters.announced_local_size() not in (0, size):
         return f"{text} on host {socket.gethostname()}, here or elsewhere are missing: {_list(missing)}"
     return f"{text}, missing: {_list(missing)}" if missing else f"{text}, but MPI did not start{_stopped(here)}"
 
@@ -147,10 +146,11 @@ def _job() -> str:
 def _is_rank(process: int) -> bool:
     try:
         with open(f"/proc/{process}/environ", "rb") as file:
-            names = {entry.partition(b"=")[0].decode(errors="replace") for entry in file.read().split(b"\0")}
+            entries = (entry.decode(errors="replace").partition("=") for entry in file.read().split(b"\0"))
+            environ = {name: value for name, _, value in entries}
     except OSError:
         return False  # another user's: not a process of the job
-    return not names.isdisjoint(launchers.RANKS)
+    return starters.announced_rank(environ) is not None
 
 
 def _stat(process: int) -> list[str]:

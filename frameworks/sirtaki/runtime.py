@@ -15,15 +15,15 @@ from sirtaki import (
     children,
     ending,
     gpu_libraries,
-    launchers,
     mpi_library,
     naming,
     parameter_check,
     process_sets,
+    segments,
     stacks,
+    starters,
     supervision,
 )
-from sirtaki.launch import segments
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, bind_existing, bind_global, register_at_init, unbind_all
 from sirtaki.version import __version__
@@ -156,26 +156,14 @@ def _handle(comm: Any) -> int:
 
 
 def _check_not_alone() -> None:
-    variable, announced = launchers.announced_size()
+    variable, announced = starters.announced_size()
     if core.size() == 1 and announced > 1:
         library = core.mpi_info(_mpi_libraries())
         found = library["version"].strip().splitlines()[0]
         raise RuntimeError(
             f"the launcher announced {announced} processes ({variable}={os.environ.get(variable)}), but MPI sees only "
-            f"this one. The MPI in use is {found} from {library['path']}; {_how_to_meet(variable)}"
+            f"this one. The MPI in use is {found} from {library['path']}; {starters.advice_on(variable)}"
         )
-
-
-def _how_to_meet(variable: str) -> str:
-    if variable.startswith("SLURM_"):
-        return (
-            "srun has started the processes without a plugin by which it finds the others. Start with srun --mpi=pmi2 "
-            "for MPICH or --mpi=pmix for Open MPI (srun --mpi=list shows what there is), or with sirtakirun."
-        )
-    return (
-        "the launcher belongs to another MPI. Start with sirtakirun or with this MPI's own mpiexec, or choose the "
-        "launcher's library with SIRTAKI_MPI."
-    )
 
 
 def shutdown() -> None:

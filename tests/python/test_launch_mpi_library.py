@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from launching import environment, program, run
 
-from sirtaki import mpi_library
+from sirtaki import mpi_library, starters
 
 HYDRA = "HYDRA build details:\n    Version:   9.1\n"
 NATIVE = ("MPI.mpich.cpython-311-x86_64-linux-gnu.so", "MPI.openmpi.cpython-311-x86_64-linux-gnu.so")
@@ -192,11 +192,12 @@ def test_library_without_mpiexec_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_kinds_of_mpiexec(text: str, kind: str, words: str, tmp_path: Path) -> None:
-    assert mpi_library.flavour(mpiexec(tmp_path / "mpiexec", text)) == (kind, words)
+    starter, told = starters.identify(mpiexec(tmp_path / "mpiexec", text))
+    assert (starter.name if starter else "unknown", told) == (kind, words)
 
 
 def test_mpiexec_that_cannot_run_is_unknown(tmp_path: Path) -> None:
-    assert mpi_library.flavour(str(tmp_path / "none"))[0] == "unknown"
+    assert starters.identify(str(tmp_path / "none"))[0] is None
 
 
 def test_sharing_with_mpi4py_respects_the_user(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from launching import ALL_MPIS, FRAMEWORKS, MPIS, command, environment, program, run
 
+from sirtaki import starters
 from sirtaki.launch import spec, threads
 
 ARGUMENTS = [
@@ -112,9 +113,9 @@ def test_share_of_the_cores(cores: int, local: int, expected: bytes) -> None:
 
 def test_local_size_under_slurm() -> None:
     environ = {"SLURM_STEP_TASKS_PER_NODE": "2(x3),1", "SLURM_NODEID": "3"}
-    assert spec.local_size_from(environ, 9) == 1
-    assert spec.local_size_from({**environ, "SLURM_NODEID": "2"}, 9) == 2
-    assert spec.local_size_from({}, 9) == 9
+    assert starters.announced_local_size(environ) == 1
+    assert starters.announced_local_size({**environ, "SLURM_NODEID": "2"}) == 2
+    assert starters.announced_local_size({}) == 0
 
 
 @pytest.mark.parametrize("mpi", ALL_MPIS)

@@ -19,8 +19,9 @@ import sys
 import time
 from collections.abc import Mapping
 
-from . import channel, processes
-from .spec import VARIABLE, Spec
+from sirtaki import processes
+from sirtaki.launch import channel
+from sirtaki.launch.spec import VARIABLE, Spec
 
 _HEADER = struct.Struct(">II")
 _LONGEST = 1 << 28

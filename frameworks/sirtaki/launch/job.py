@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sirtaki.launch import failure, processes
+from sirtaki import processes
+from sirtaki.launch import failure
 from sirtaki.launch.failure import Failure
 from sirtaki.launch.mpiexec import Mpiexec
 from sirtaki.launch.remote import Arrivals
@@ -21,6 +22,7 @@ from sirtaki.launch.screen import Screen
 from sirtaki.launch.starting import Starting, names
 from sirtaki.launch.status import Status
 from sirtaki.launch.workers import Worker, Workers
+from sirtaki.starters import Starter
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TOO_MUCH_WAITING = 1 << 20  # bytes for a slow reader of our output: the ranks wait
@@ -29,8 +31,6 @@ _CONSEQUENCES = 1.0  # seconds that the other ranks have, when one has failed, t
 _PATIENCE_WITH_TRACE = 5  # times as long more at most, for a rank that an exception has struck, to send its traceback
 _ORPHANED = 0.5  # seconds that ranks may outlive mpiexec
 _TIDY_UP = 1.5  # seconds that mpiexec has when its ranks are gone, before it is told to end
-# Hydra's own codes after it has killed ranks, which say nothing about why. Any other is the argument of MPI_Abort.
-_MPIEXEC_KILLED_THEM = (0, 9, 15, 128 + 9, 128 + 15, 255)
 _OTHER_HOSTS = 3.0  # seconds that other hosts have to answer after one could not be reached, so that all are named
 _NEVER = float("inf")
 
@@ -47,7 +47,8 @@ class Limits:
 
 
 class Job:
-    """listeners: sockets that workers connect to. token: what those that come by TCP must hold. arrivals: which other
+    """listeners: sockets that workers connect to. token: what those that come by TCP must hold. starter: runs
+    them. arrivals: which other
     hosts are reached, None when that is not known. title: what the job is, in a line.
     """
 
@@ -58,6 +59,7 @@ class Job:
         token: bytes,
         screen: Screen,
         *,
+        starter: Starter,
         limits: Limits,
         verbose: bool,
         arrivals: Arrivals | None = None,
@@ -65,6 +67,7 @@ class Job:
     ) -> None:
         self._ranks = ranks
         self._screen = screen
+        self._starter = starter
         self._limits = limits
         self._verbose = verbose
         self._selector = selectors.PollSelector()
@@ -351,7 +354,11 @@ class Job:
         """Says last and once how the job ended, unless it ended well. Returns the exit code."""
         code = self._mpiexec.exit_code()
         if self._failure is not None:
-            if self._failure.aborted and code not in _MPIEXEC_KILLED_THEM and not self._mpiexec.terminated:
+            if (
+                self._failure.aborted
+                and code not in self._starter.codes_of_killed_ranks
+                and not self._mpiexec.terminated
+            ):
                 self._failure.code = code
             self._show_words()
             self._screen.tell(self._failure.teller(), self._failure.details())

@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 
-from sirtaki.launch import processes
+from sirtaki import processes
 from sirtaki.launch.failure import shell_code
 
 _NEVER = float("inf")

@@ -6,8 +6,9 @@ import os
 import signal
 from typing import NoReturn
 
-from . import channel, processes, rank_line
-from .spec import Spec, program_environment
+from sirtaki import processes
+from sirtaki.launch import channel, rank_line
+from sirtaki.launch.spec import Spec, program_environment
 
 _WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)

@@ -10,8 +10,9 @@ import signal
 import socket
 import time
 
-from . import channel, processes, program, rank_line, segments
-from .spec import Spec
+from sirtaki import processes, segments
+from sirtaki.launch import channel, program, rank_line
+from sirtaki.launch.spec import Spec
 
 _READ_BYTES = 1 << 16
 _HELD_BYTES = 1 << 19  # more output than this waiting for the launcher: the program waits

@@ -14,9 +14,10 @@ import signal
 import sys
 from typing import NoReturn
 
-from . import channel, processes
-from . import spec as specs
-from .supervisor import Supervisor
+from sirtaki import processes
+from sirtaki.launch import channel
+from sirtaki.launch import spec as specs
+from sirtaki.launch.supervisor import Supervisor
 
 _FORWARDED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 _CANNOT_START = 1
