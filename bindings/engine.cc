@@ -1,5 +1,6 @@
 // The one engine of this process, which all frameworks in it share.
 #include <pybind11/stl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -142,7 +143,7 @@ void init(const std::vector<std::string>& mpi_libraries, std::uint64_t comm_hand
   EngineOptions options;
   options.settings = Settings::from_environment();
   options.program = program;
-  const bool takes_usr1 = usr1_is_free();
+  const bool takes_usr1 = signal_is_free(SIGUSR1);
   if (process().session == nullptr) {
     const auto threads = options.settings.mpi_threads ? MpiThreads::kMultiple : MpiThreads::kSerialized;
     process().session = std::make_unique<MpiSession>(load_mpi(mpi_libraries), threads);

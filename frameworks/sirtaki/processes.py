@@ -49,6 +49,15 @@ def descendants(root: int) -> list[int]:
     return [pid for pid in found if pid not in dead]
 
 
+def parent(process: int) -> int:
+    """Its parent's number; 0 if it is gone."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except OSError:
+        return 0
+
+
 _STATES = {
     "R": "is running",
     "S": "is sleeping",

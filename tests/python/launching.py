@@ -119,6 +119,7 @@ def running(
     mark = uuid.uuid4().hex
     temporary = tmp_path / "temporary"
     temporary.mkdir()
+    extra.setdefault("SIRTAKI_GRACE_SECONDS", "2.5")
     environ = environment(**extra, **{_MARK: mark, "TMPDIR": str(temporary)}, **({"SIRTAKI_MPI": mpi} if mpi else {}))
     words = [*enter, *command(*arguments)]
     process = subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 
 from sirtaki import processes
 from sirtaki.launch import channel
+from sirtaki.launch.program_signals import ignore_warnings
 from sirtaki.launch.spec import VARIABLE, Spec
 
 _HEADER = struct.Struct(">II")
@@ -82,6 +83,7 @@ class _Agent:
 
     def run(self, command: str, data: bytes) -> int:
         processes.become_subreaper()
+        ignore_warnings()
         wake = _watch_signals()
         memory = os.memfd_create("sirtaki", os.MFD_CLOEXEC)
         os.write(memory, data)

@@ -26,6 +26,7 @@ from sirtaki.launch import (
     threads,
 )
 from sirtaki.launch.job import Job, Limits
+from sirtaki.launch.program_signals import PASSED_ON
 from sirtaki.launch.screen import Screen
 from sirtaki.starters import slurm_hosts
 from sirtaki.starters.request import Host, Request
@@ -111,11 +112,11 @@ def _leaving_in_order() -> Iterator[None]:
     """A signal that comes before the job has begun removes what lies in the job's directory, too."""
 
     def leave(number: int, frame: object) -> None:
-        if number != signal.SIGUSR1:  # asks how the job stands: there is none yet
+        if number not in PASSED_ON:  # they are meant for ranks: there are none yet
             sys.exit(128 + number)
 
     before = {}
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *PASSED_ON):
         if signal.getsignal(number) != signal.SIG_IGN:
             before[number] = signal.signal(number, leave)
     try:
@@ -251,6 +252,7 @@ def _spec(chosen: Namespace, ranks: int, screen: Screen) -> spec.Spec:
         cwd=_working_directory(),
     )
     result.lost_after = options.lost_after()
+    result.grace = options.grace(chosen)
     result.threads = threads.unset({os.fsdecode(name): os.fsdecode(value) for name, value in environ.items()})
     if chosen.output_filename:
         result.output = os.path.abspath(os.fsencode(chosen.output_filename))

@@ -17,6 +17,7 @@ from sirtaki import processes
 from sirtaki.launch import failure
 from sirtaki.launch.failure import Failure
 from sirtaki.launch.mpiexec import Mpiexec
+from sirtaki.launch.program_signals import PASSED_ON
 from sirtaki.launch.remote import Arrivals
 from sirtaki.launch.screen import Screen
 from sirtaki.launch.starting import Starting, names
@@ -87,12 +88,14 @@ class Job:
             on_over=lambda worker, well: self._starting.on_over(worker.rank, well),
             on_cause=self._on_cause,
             on_picture=lambda worker, text: self.status.on_answer(worker, text),
+            on_unhandled=self._on_unhandled,
         )
         self.status = Status(self._selector, self._workers, title, ranks)
         self._arrivals = arrivals
         self._failure: Failure | None = None
         self._signal = 0  # that this process was told to end by
         self._end_signal = 0  # that the workers were told
+        self._passed_on: set[int] = set()  # signals that no rank has said yet to be without a handler
         self._late = False
         self._abandoned = False  # mpiexec is long gone
         self._starting = Starting(ranks)
@@ -126,7 +129,7 @@ class Job:
         receive, self._wake = socket.socketpair()
         receive.setblocking(False)
         self._wake.setblocking(False)
-        for number in (*_ENDING, signal.SIGCHLD, signal.SIGUSR1):
+        for number in (*_ENDING, signal.SIGCHLD, *PASSED_ON):
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup stays in force
                 signal.signal(number, lambda number, frame: None)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
@@ -221,8 +224,21 @@ class Job:
             for number in wake.recv(1024):
                 if number in _ENDING:
                     self._on_end_request(number)
-                elif number == signal.SIGUSR1:
-                    self.status.ask(lambda text: self._screen.note_raw(f"sirtakirun: {text}".encode(errors="replace")))
+                elif number in PASSED_ON:
+                    self._passed_on.add(number)
+                    if not self._workers.pass_on(number):
+                        self._on_unhandled(None, number)
+
+    def _on_unhandled(self, worker: Worker | None, number: int) -> None:
+        """A rank has no handler for a signal that was passed on. The first answer counts; SIGUSR1 prints the status."""
+        if number not in self._passed_on:
+            return
+        self._passed_on.remove(number)
+        if number == signal.SIGUSR1:
+            self.status.ask(lambda text: self._screen.note_raw(f"sirtakirun: {text}".encode(errors="replace")))
+        else:
+            who = "no rank has started yet" if worker is None else f"the program of rank {worker.rank} has no handler"
+            self._screen.note(f"{signal.Signals(number).name} has no effect: {who}")
 
     def _on_end_request(self, number: int) -> None:
         if self._signal:  # asked twice: now

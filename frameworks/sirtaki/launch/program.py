@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from sirtaki import processes
 from sirtaki.launch import channel, rank_line
+from sirtaki.launch.program_signals import PASSED_ON
 from sirtaki.launch.spec import Spec, program_environment
 
 _WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
@@ -43,7 +44,7 @@ def _become(spec: Spec, parent: int, ends: tuple[int, int], environ: dict[bytes,
     try:
         os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)
-        for number in (*_WATCHED, *_IGNORED_BY_PYTHON):
+        for number in (*_WATCHED, *PASSED_ON, *_IGNORED_BY_PYTHON):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         processes.die_with_parent(signal.SIGKILL, parent)

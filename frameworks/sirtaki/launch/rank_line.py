@@ -19,6 +19,8 @@ from typing import Any
 JOINS, UP, FAILED, LEAVES, CAUSE, PICTURE = b"J", b"U", b"N", b"L", b"C", b"P"
 # To the rank: the job ends, how do you stand?
 FAIL, ASK = b"F", b"A"
+# To the rank: raise this signal if the program handles it. From the rank: it does not.
+SIGNAL = b"S"
 VARIABLE = "SIRTAKI_SUPERVISOR"
 _LONGEST = 1 << 18
 
@@ -64,6 +66,9 @@ class RankLine:
 
     def ask(self) -> bool:
         return self._send(ASK)
+
+    def pass_on(self, number: int) -> bool:
+        return self._send(SIGNAL + bytes([number]))
 
     def drain(self) -> None:
         """Reads what a process that has ended has left here."""

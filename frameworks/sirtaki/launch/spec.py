@@ -17,6 +17,7 @@ from sirtaki import starters
 VARIABLE = "SIRTAKI_LAUNCH_SPEC"
 BY_ENVIRONMENT = "-"  # in place of the file's name
 LOST_AFTER = 30.0  # seconds
+GRACE = 30.0  # seconds; as Slurm (KillWait) and Kubernetes give
 _PIECE = 100_000  # bytes: Linux limits one environment variable to 128 KiB
 
 
@@ -40,7 +41,7 @@ class Spec:
         self.token = b""
         self.output = b""
         self.threads: list[str] = []
-        self.grace = 2.5
+        self.grace = GRACE
         self.lost_after = LOST_AFTER
 
     def socket_path(self) -> str:
