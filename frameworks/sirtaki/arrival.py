@@ -136,11 +136,16 @@ def _holder(rank: int) -> tuple[int, int]:
 
 
 def _job() -> str:
-    """The same for all ranks of a job on this host: their nearest ancestor that is no rank itself."""
+    """The same for all ranks of a job on this host: as their starter says, else their nearest ancestor that is no rank.
+
+    For Hydra both are the same process.
+    """
+    if name := starters.job():
+        return name
     process = os.getppid()
     while process > 1 and _is_rank(process):
-        process = int(_stat(process)[1])
-    return f"{process}-{_stat(process)[19]}"  # with the time of its start
+        process = processes.parent(process)
+    return f"{process}-{processes.start_time(process)}"
 
 
 def _is_rank(process: int) -> bool:
@@ -151,12 +156,6 @@ def _is_rank(process: int) -> bool:
     except OSError:
         return False  # another user's: not a process of the job
     return starters.announced_rank(environ) is not None
-
-
-def _stat(process: int) -> list[str]:
-    """The fields after the name: state, parent, ..."""
-    with open(f"/proc/{process}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].decode().split()
 
 
 def _mpi_is_up() -> bool:

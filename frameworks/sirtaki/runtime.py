@@ -21,6 +21,7 @@ from sirtaki import (
     process_sets,
     segments,
     stacks,
+    starter_line,
     starters,
     supervision,
 )
@@ -70,10 +71,12 @@ def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
     global _dynamic
     libraries = _mpi_libraries()
     core.set_gpu_libraries(gpu_libraries.nccl(), gpu_libraries.nvrtc())
+    starter_line.leave_outer_job()
     arrival.claim()
     limit = core.start_timeout()
     line = supervision.join(limit)
     try:
+        starter_line.restore()
         # A launcher knows better who is missing.
         with arrival.Watch(limit) if line < 0 else contextlib.nullcontext():
             core.init(libraries, handle, ranks, _identity(dynamic), line)

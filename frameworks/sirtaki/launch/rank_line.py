@@ -21,6 +21,8 @@ JOINS, UP, FAILED, LEAVES, CAUSE, PICTURE = b"J", b"U", b"N", b"L", b"C", b"P"
 FAIL, ASK = b"F", b"A"
 # To the rank: raise this signal if the program handles it. From the rank: it does not.
 SIGNAL = b"S"
+# From the rank: it lacks the socket by which MPI talks to the starter. To the rank: that descriptor, if there is one.
+DESCRIPTOR = b"D"
 VARIABLE = "SIRTAKI_SUPERVISOR"
 _LONGEST = 1 << 18
 
@@ -69,6 +71,12 @@ class RankLine:
 
     def pass_on(self, number: int) -> bool:
         return self._send(SIGNAL + bytes([number]))
+
+    def give(self, descriptor: int) -> None:
+        """Hands a descriptor of this process to the rank's; -1 for none."""
+        if self._connection is not None:
+            with contextlib.suppress(OSError):
+                socket.send_fds(self._connection, [DESCRIPTOR], [descriptor] if descriptor >= 0 else [])
 
     def drain(self) -> None:
         """Reads what a process that has ended has left here."""

@@ -119,6 +119,7 @@ def program_environment(spec: Spec, arrived: Mapping[bytes, bytes], cores: int) 
     if ranks > 1:  # a rank alone on its host keeps its libraries' own defaults
         for name in spec.threads:
             result[name.encode()] = b"%d" % max(1, cores // ranks)
+    result[starters.STARTED_AS.encode()] = starters.started_as(names).encode()
     result[b"SIRTAKI_SIZE"] = b"%d" % spec.size  # what init must find, else it is another MPI's job
     return result
 

@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 
-from sirtaki import processes, segments
+from sirtaki import processes, segments, starters
 from sirtaki.launch import channel, program, program_signals, rank_line
 from sirtaki.launch.program_signals import ProgramSignals
 from sirtaki.launch.spec import Spec
@@ -288,6 +288,8 @@ class Supervisor:
         elif kind in (rank_line.UP, rank_line.FAILED):
             self._up = kind == rank_line.UP
             self._send(channel.OVER, {"well": self._up})
+        elif kind == rank_line.DESCRIPTOR:
+            self._line.give(starters.descriptor()[1])
         elif kind == rank_line.SIGNAL:
             self._send(channel.UNHANDLED, content)
 

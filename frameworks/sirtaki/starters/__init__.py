@@ -10,11 +10,12 @@ import functools
 import os
 from collections.abc import Mapping
 
+from sirtaki.starters import line
 from sirtaki.starters.alone import Alone
 from sirtaki.starters.hydra import Hydra
 from sirtaki.starters.openmpi import OpenMpi, OpenMpi5
 from sirtaki.starters.srun import Srun
-from sirtaki.starters.starter import Starter, largest
+from sirtaki.starters.starter import Starter, is_number, largest
 
 ALONE = Alone()
 # The first that knows its rank counts. An MPI's starter may run inside a step of Slurm, whose variables then stay.
@@ -24,6 +25,8 @@ STARTERS: tuple[Starter, ...] = (OpenMpi(), OpenMpi5(), Hydra(), Srun(), ALONE)
 _PREFIXES_OF_HOSTS = ("PALS_", "FLUX_", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _PREFIXES_OF_HOSTS += ("SIRTAKI_HOSTNAME", "HOROVOD_HOSTNAME")
 PREFIXES = tuple(prefix for starter in STARTERS for prefix in starter.prefixes) + _PREFIXES_OF_HOSTS
+# Set by sirtakirun beside each rank: started_as() there.
+STARTED_AS = "SIRTAKI_STARTED_AS"
 RANK_VARIABLES = tuple(dict.fromkeys(name for starter in STARTERS for name in starter.rank_variables))
 
 
@@ -40,6 +43,23 @@ def announced_rank(environ: Mapping[str, str] = os.environ) -> int | None:
 def announced_local_size(environ: Mapping[str, str] = os.environ) -> int:
     """Number of ranks on this host as the starter says; 0 if it does not."""
     return next((size for starter in STARTERS if (size := starter.local_size(environ))), 0)
+
+
+def descriptor(environ: Mapping[str, str] = os.environ) -> tuple[str, int]:
+    """(variable, descriptor in it) of the socket by which MPI talks to its starter; ("", -1) if there is none."""
+    names = (starter.descriptor_variable for starter in STARTERS)
+    return next(((name, int(environ[name])) for name in names if name and is_number(environ, name)), ("", -1))
+
+
+def job(environ: Mapping[str, str] = os.environ) -> str:
+    """Names this process's job among those of its host; "" if its starter does not say it."""
+    return next((name for starter in STARTERS if (name := starter.job(environ))), "")
+
+
+def started_as(environ: Mapping[str, str] = os.environ) -> str:
+    """Differs if another starter, called inside a rank, has started this process; "" if that is not known."""
+    variable, number = descriptor(environ)
+    return line.identity(number) if variable and line.peer(number) is not None else job(environ)
 
 
 def advice_on(variable: str) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from sirtaki.starters.starter import Starter
+from sirtaki import processes
+from sirtaki.starters import line
+from sirtaki.starters.starter import Starter, is_number, number
 
 if TYPE_CHECKING:
     from sirtaki.starters.request import Request
@@ -33,6 +36,10 @@ class Hydra(Starter):
     def described(self, version: str) -> str:
         found = re.search(r"Version:\s*(\S+)", version)
         return f"HYDRA {found.group(1)}" if found else super().described(version)
+
+    def job(self, environ: Mapping[str, str]) -> str:
+        process = line.peer(number(environ, "PMI_FD")) if is_number(environ, "PMI_FD") else None
+        return f"{process}-{processes.start_time(process)}" if process else ""
 
     def command(self, program: str, request: Request) -> list[str]:
         command = [program, "-n", str(request.ranks)]

@@ -39,6 +39,9 @@ class OpenMpi(Starter):
         is_new = found is not None and int(found.group(1)) >= 5
         return ("Open MPI" in version or "OpenRTE" in version) and not is_new
 
+    def job(self, environ: Mapping[str, str]) -> str:
+        return environ.get("PMIX_NAMESPACE", "")
+
     def is_identity(self, name: str, environ: Mapping[str, str]) -> bool:
         inside = "OMPI_COMM_WORLD_RANK" in environ
         return super().is_identity(name, environ) or (inside and _INSIDE_A_RANK.match(name) is not None)

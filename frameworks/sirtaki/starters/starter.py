@@ -71,6 +71,10 @@ class Starter:
         """Number of ranks on this host; 0 if this starter does not say it."""
         return max((number(environ, name) for name in self.local_size_variables), default=0)
 
+    def job(self, environ: Mapping[str, str]) -> str:
+        """Names the job among those of this host, the same for all its ranks there; "" if that is not known."""
+        return ""
+
     def is_identity(self, name: str, environ: Mapping[str, str]) -> bool:
         """Whether this variable makes the process a part of the job around it."""
         return bool(self.identity) and re.match(self.identity, name) is not None
