@@ -28,6 +28,7 @@ _FAILED = 1
 _INTERRUPTED = 130
 _GRACE = 1.0  # seconds in which the other ranks can say how they end before the job is aborted
 _LONGEST = 240  # characters of one line
+_NO_CAUSE = (" ", "\t", "Detected at node", "<stack traces unavailable>", "[[")  # of TensorFlow's stacks
 
 
 class _Ending:
@@ -209,9 +210,17 @@ def _kind_of(error: BaseException) -> str:
 
 def _text_of(error: BaseException) -> str:
     name = type(error).__name__
-    if isinstance(error, SirtakiInternalError):
-        name = "SirtakiInternalError"
-    return f"{name}: {error}" if str(error) else name
+    text = str(error).encode(errors="backslashreplace").decode()  # file names may hold bytes that are no UTF-8
+    return f"{name}: {_with_cause_first(text)}" if text else name
+
+
+def _with_cause_first(text: str) -> str:
+    """TensorFlow's and MPI's texts begin with a heading; what happened comes last in them."""
+    heading, _, rest = text.partition("\n")
+    if not heading.rstrip().endswith(":"):
+        return text
+    lines = [line for line in rest.splitlines() if line.strip() and not line.startswith(_NO_CAUSE)]
+    return f"{heading.rstrip()} {lines[-1].strip()}\n{rest}" if lines else text
 
 
 def _consequence(error: BaseException, where: str, cause: dict[str, Any]) -> str:

@@ -150,11 +150,19 @@ def _openmpi_says() -> list[str]:
 
 
 def _prefix_directories() -> list[str]:
-    """Where wheels put libraries: this environment's lib, and the user's own when that is in use."""
+    """Where wheels put libraries: this environment's lib, the user's own, and those of environments below this one.
+
+    A virtual environment may let through the packages of another one, or of the Python that it was made with.
+    """
     prefixes = [sys.prefix]
     if site.ENABLE_USER_SITE:
         prefixes.append(site.getuserbase())
-    return [os.path.join(prefix, "lib") for prefix in prefixes if prefix != "/usr"]
+    prefixes += [os.path.dirname(os.path.dirname(os.path.dirname(entry))) for entry in _package_directories()]
+    return [os.path.join(prefix, "lib") for prefix in dict.fromkeys(prefixes) if prefix != "/usr"]
+
+
+def _package_directories() -> list[str]:
+    return [os.path.abspath(entry) for entry in sys.path if os.path.basename(entry) == "site-packages"]
 
 
 def _libraries_in(directories: Iterable[str], names: Iterable[str]) -> list[str]:

@@ -16,6 +16,7 @@ from sirtaki import (
     ending,
     gpu_libraries,
     mpi_library,
+    mpi_settings,
     naming,
     parameter_check,
     process_sets,
@@ -77,6 +78,8 @@ def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
     line = supervision.join(limit)
     try:
         starter_line.restore()
+        _refuse_other_mpi(libraries)
+        mpi_settings.adapt_to_host()
         # A launcher knows better who is missing.
         with arrival.Watch(limit) if line < 0 else contextlib.nullcontext():
             core.init(libraries, handle, ranks, _identity(dynamic), line)
@@ -85,7 +88,7 @@ def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
         raise
     supervision.up()
     mpi_library.share_with_mpi4py(core.mpi_info(libraries)["path"])
-    children.note_rank()
+    children.note_rank(is_alone=core.size() == 1 and starters.announced_size()[1] < 2 and line < 0)
     _dynamic = dynamic
     naming.reset()
     agreement.begin_job()
@@ -158,11 +161,27 @@ def _handle(comm: Any) -> int:
     return int(MPI._handleof(comm))
 
 
+def _refuse_other_mpi(libraries: list[str]) -> None:
+    """Some MPIs abort in their own init where the starter is another MPI's."""
+    variable = starters.variable_of_other_mpi(lambda: core.mpi_info(libraries)["version"])
+    if variable:
+        library = core.mpi_info(libraries)
+        raise RuntimeError(
+            f"the launcher announced {os.environ[variable]} processes ({variable}={os.environ[variable]}), but the MPI "
+            f"in use cannot find them: it is {_first_line(library['version'])} from {library['path']}; "
+            f"{starters.advice_on(variable)}"
+        )
+
+
+def _first_line(text: str) -> str:
+    return " ".join(text.strip().partition("\n")[0].split())
+
+
 def _check_not_alone() -> None:
     variable, announced = starters.announced_size()
     if core.size() == 1 and announced > 1:
         library = core.mpi_info(_mpi_libraries())
-        found = library["version"].strip().splitlines()[0]
+        found = _first_line(library["version"])
         raise RuntimeError(
             f"the launcher announced {announced} processes ({variable}={os.environ.get(variable)}), but MPI sees only "
             f"this one. The MPI in use is {found} from {library['path']}; {starters.advice_on(variable)}"

@@ -15,26 +15,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launching import Running, run, running
+from launching import JOINED as START
+from launching import Running, run, running, written
 
 from sirtaki.launch import rank_line, status, status_command
 from sirtaki.launch.starting import Starting
 
-START = """import os, signal, sys, time, sirtaki as hvd
-from sirtaki.native import core
-def meet(name):
-    core.submit(core.VERBS["barrier"], name, [], site=f"program.py:{sys._getframe(1).f_lineno}").wait()
-hvd.init()
-rank = hvd.rank()
-meet("first")
-"""
 QUICK = {"SIRTAKI_STALL_CHECK_TIME_SECONDS": "1", "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS": "2"}
-
-
-def written(path: Path, body: str, start: str = START) -> list[str]:
-    script = path / "program.py"
-    script.write_text(start + body)
-    return [sys.executable, str(script)]
 
 
 def test_the_first_cause_is_last(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launching import Running, program, run, running
-from test_launch_failure import written
+from launching import Running, program, run, running, written
 
 # Each rank writes one line for each second that it has.
 SAVE = """

@@ -20,7 +20,7 @@ import time
 from collections.abc import Mapping
 
 from sirtaki import processes
-from sirtaki.launch import channel
+from sirtaki.launch import channel, open_files
 from sirtaki.launch.program_signals import ignore_warnings
 from sirtaki.launch.spec import VARIABLE, Spec
 
@@ -46,6 +46,7 @@ def main(arguments: list[str]) -> int:
     try:
         words, data = _read_order()
         spec = Spec.from_bytes(data)
+        open_files.raise_limit(spec.size)
         connection = channel.connect_remote(spec.endpoints, spec.token, spec.lost_after)
     except (OSError, ValueError, KeyError) as error:
         sys.stderr.write(f"sirtakirun: cannot start ranks on {channel.own_host_name()}: {error}\n")

@@ -16,12 +16,15 @@ from contextlib import ExitStack, contextmanager
 from sirtaki import mpi_library, starters
 from sirtaki.launch import (
     addresses,
+    cores,
     dry_run,
     hosts,
+    open_files,
     options,
     private_directory,
     remote,
     spec,
+    standard_input,
     status,
     threads,
 )
@@ -58,11 +61,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _launch(chosen, ranks)
     except (ValueError, OSError, mpi_library.MpiNotFoundError) as error:
-        print(f"sirtakirun: {error}", file=sys.stderr)
+        print(f"sirtakirun: {_told(error)}", file=sys.stderr)
         return 2 if isinstance(error, ValueError) else 1
 
 
+def _told(error: Exception) -> str:
+    """An OSError without a file is one of ours, whose number tells nothing."""
+    return error.strerror or str(error) if isinstance(error, OSError) and error.filename is None else str(error)
+
+
 def _launch(chosen: Namespace, ranks: int) -> int:
+    _check_input(chosen.command)
     where = _hosts(chosen, ranks)
     starter, program, library = _starter(chosen)
     places_ranks = isinstance(starter, Srun)
@@ -89,6 +98,7 @@ def _launch(chosen: Namespace, ranks: int) -> int:
         if chosen.dry_run:
             print(dry_run.plan(request, reached, job_spec, command), end="")
             return 0
+        open_files.raise_limit(ranks)
         if chosen.verbose:
             screen.note(shlex.join(command))
         arrivals = remote.Arrivals(reached) if reached is not None else None
@@ -254,6 +264,7 @@ def _spec(chosen: Namespace, ranks: int, screen: Screen) -> spec.Spec:
     result.lost_after = options.lost_after()
     result.grace = options.grace(chosen)
     result.threads = threads.unset({os.fsdecode(name): os.fsdecode(value) for name, value in environ.items()})
+    result.binds = chosen.binding_args is None and cores.can_bind(os.environ)
     if chosen.output_filename:
         result.output = os.path.abspath(os.fsencode(chosen.output_filename))
     return result
@@ -264,6 +275,14 @@ def _working_directory() -> bytes:
         return os.getcwdb()
     except FileNotFoundError as error:
         raise FileNotFoundError(error.errno, "the working directory does not exist any more") from None
+
+
+def _check_input(words: Sequence[str]) -> None:
+    if standard_input.is_needed(words):
+        raise ValueError(
+            f"{shlex.join(words)} would read its program from stdin, which is /dev/null on all ranks; "
+            "put the program into a file that all hosts have"
+        )
 
 
 def _check_program(word: str) -> None:

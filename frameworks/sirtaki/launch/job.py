@@ -33,6 +33,7 @@ _PATIENCE_WITH_TRACE = 5  # times as long more at most, for a rank that an excep
 _ORPHANED = 0.5  # seconds that ranks may outlive mpiexec
 _TIDY_UP = 1.5  # seconds that mpiexec has when its ranks are gone, before it is told to end
 _OTHER_HOSTS = 3.0  # seconds that other hosts have to answer after one could not be reached, so that all are named
+_FAILED = 1
 _NEVER = float("inf")
 
 
@@ -397,6 +398,10 @@ class Job:
             return code or 1
         if code:
             self._screen.note(f"mpiexec ended the job with exit code {code}")
+        elif len(self._workers.arrived) < self._ranks:
+            started = f"has started {len(self._workers.arrived)} of {self._ranks} ranks"
+            self._screen.note(f"mpiexec ended with exit code 0, but {started}: do --mpi-args say something else?")
+            return _FAILED
         return code
 
     def _show_words(self) -> None:

@@ -6,8 +6,8 @@ import os
 import signal
 from typing import NoReturn
 
-from sirtaki import processes
-from sirtaki.launch import channel, rank_line
+from sirtaki import processes, starters
+from sirtaki.launch import channel, cores, rank_line
 from sirtaki.launch.program_signals import PASSED_ON
 from sirtaki.launch.spec import Spec, program_environment
 
@@ -23,7 +23,7 @@ def start(spec: Spec, line: str) -> tuple[int, int, int]:
     """
     out, out_end = os.pipe()
     err, err_end = os.pipe()
-    environ = program_environment(spec, os.environb, len(os.sched_getaffinity(0)))
+    environ = program_environment(spec, os.environb, cores.available())
     environ[rank_line.VARIABLE.encode()] = line.encode()
     parent = os.getpid()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)  # one that comes before exec must not meet our handlers
@@ -51,6 +51,8 @@ def _become(spec: Spec, parent: int, ends: tuple[int, int], environ: dict[bytes,
         nothing = os.open(os.devnull, os.O_RDONLY)
         for target, source in enumerate((nothing, *ends)):
             os.dup2(source, target)
+        if own := own_cores(spec):
+            os.sched_setaffinity(0, own)
         os.chdir(spec.cwd)
         os.execvpe(spec.command[0], spec.command, environ)
     except FileNotFoundError as error:
@@ -60,6 +62,15 @@ def _become(spec: Spec, parent: int, ends: tuple[int, int], environ: dict[bytes,
         _say(spec, error)
     finally:
         os._exit(code)
+
+
+def own_cores(spec: Spec) -> set[int]:
+    """Of this rank alone; empty if it shares those of its host."""
+    if not spec.binds:
+        return set()
+    ranks = starters.announced_local_size(os.environ) or spec.size
+    local_rank = starters.announced_local_rank(os.environ)
+    return cores.share(local_rank, ranks) if ranks > 1 and local_rank is not None else set()
 
 
 def _say(spec: Spec, error: OSError | ValueError) -> None:

@@ -13,6 +13,7 @@ import os
 from collections.abc import Mapping, MutableMapping
 
 from sirtaki import starters
+from sirtaki.launch.cores import allowed
 
 VARIABLE = "SIRTAKI_LAUNCH_SPEC"
 BY_ENVIRONMENT = "-"  # in place of the file's name
@@ -27,8 +28,8 @@ class Spec:
     size: ranks. command, environ, cwd: of the user's program. directory: the job's private one on the launcher's host
     ("" elsewhere), with the socket in it. endpoints, token: how to reach the launcher by TCP, as (address, port).
     output: a directory for files of each rank's output, or b"". threads: variables that get the number of cores for
-    each local rank. grace: seconds from the request to end until SIGKILL. lost_after: seconds without a sign of life
-    until the launcher's host counts as lost, 0 for never.
+    each local rank. binds: whether each rank gets cores of its own. grace: seconds from the request to end until
+    SIGKILL. lost_after: seconds without a sign of life until the launcher's host counts as lost, 0 for never.
     """
 
     def __init__(self, *, size: int, command: list[bytes], environ: dict[bytes, bytes], cwd: bytes) -> None:
@@ -41,6 +42,7 @@ class Spec:
         self.token = b""
         self.output = b""
         self.threads: list[str] = []
+        self.binds = False
         self.grace = GRACE
         self.lost_after = LOST_AFTER
 
@@ -116,7 +118,7 @@ def program_environment(spec: Spec, arrived: Mapping[bytes, bytes], cores: int) 
     names = {os.fsdecode(name): os.fsdecode(value) for name, value in arrived.items()}
     result |= {os.fsencode(name): os.fsencode(names[name]) for name in names if name.startswith(starters.PREFIXES)}
     ranks = starters.announced_local_size(names) or spec.size
-    if ranks > 1:  # a rank alone on its host keeps its libraries' own defaults
+    if ranks > 1 or cores < allowed():  # a rank alone keeps its libraries' defaults, which know no quota
         for name in spec.threads:
             result[name.encode()] = b"%d" % max(1, cores // ranks)
     result[starters.STARTED_AS.encode()] = starters.started_as(names).encode()

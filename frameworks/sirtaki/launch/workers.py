@@ -148,15 +148,21 @@ class Workers:
                 self._selector.unregister(connection)
 
     def _accept(self, listener: socket.socket, events: int) -> None:
+        """All that wait: a worker that has ended meanwhile has sent its program's output."""
+        with contextlib.suppress(OSError):
+            while True:
+                self._add(listener.accept()[0], listener.family)
+
+    def _add(self, connection: socket.socket, family: int) -> None:
+        nonce = None
         try:
-            connection, _ = listener.accept()
             connection.setblocking(False)
-            nonce = None
-            if listener.family != socket.AF_UNIX:
+            if family != socket.AF_UNIX:
                 nonce = secrets.token_bytes(channel.NONCE_BYTES)
                 connection.send(nonce)
                 channel.notice_loss(connection, self._lost_after)
         except OSError:
+            connection.close()
             return
         self._limit_strangers()
         self._connected[connection] = Worker(connection, nonce)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from sirtaki.starters import line
 from sirtaki.starters.alone import Alone
@@ -45,6 +45,11 @@ def announced_local_size(environ: Mapping[str, str] = os.environ) -> int:
     return next((size for starter in STARTERS if (size := starter.local_size(environ))), 0)
 
 
+def announced_local_rank(environ: Mapping[str, str] = os.environ) -> int | None:
+    """This process's number among the ranks of its host as the starter says; None if it does not."""
+    return next((rank for starter in STARTERS if (rank := starter.local_rank(environ)) is not None), None)
+
+
 def descriptor(environ: Mapping[str, str] = os.environ) -> tuple[str, int]:
     """(variable, descriptor in it) of the socket by which MPI talks to its starter; ("", -1) if there is none."""
     names = (starter.descriptor_variable for starter in STARTERS)
@@ -60,6 +65,15 @@ def started_as(environ: Mapping[str, str] = os.environ) -> str:
     """Differs if another starter, called inside a rank, has started this process; "" if that is not known."""
     variable, number = descriptor(environ)
     return line.identity(number) if variable and line.peer(number) is not None else job(environ)
+
+
+def variable_of_other_mpi(version: Callable[[], str], environ: Mapping[str, str] = os.environ) -> str:
+    """The variable by which another MPI's starter announces several ranks to this library; "" if none does.
+
+    version: gives the library's own words about itself.
+    """
+    found = [starter.size(environ)[0] for starter in STARTERS if starter.is_stranger_to(version, environ)]
+    return found[0] if found else ""
 
 
 def advice_on(variable: str) -> str:

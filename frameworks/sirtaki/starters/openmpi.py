@@ -6,10 +6,10 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from sirtaki.starters.starter import Starter
+from sirtaki.starters.starter import Starter, number
 
 if TYPE_CHECKING:
     from sirtaki.starters.request import Request
@@ -27,6 +27,7 @@ class OpenMpi(Starter):
     rank_variables = ("PMIX_RANK", "OMPI_COMM_WORLD_RANK")
     size_variables = ("OMPI_COMM_WORLD_SIZE", "PMIX_SIZE")
     local_size_variables = ("OMPI_COMM_WORLD_LOCAL_SIZE",)
+    local_rank_variables = ("OMPI_COMM_WORLD_LOCAL_RANK",)
     prefixes = ("PMIX_", "OMPI_", "PRTE_", "ORTE_")
     identity = r"OMPI_COMM_WORLD_|PMIX_(?!MCA_)"
 
@@ -41,6 +42,13 @@ class OpenMpi(Starter):
 
     def job(self, environ: Mapping[str, str]) -> str:
         return environ.get("PMIX_NAMESPACE", "")
+
+    def is_stranger_to(self, version: Callable[[], str], environ: Mapping[str, str]) -> bool:
+        """Not to MPICH where that speaks PMIx, as it says, nor inside a rank of Open MPI that has started Hydra."""
+        if number(environ, "OMPI_COMM_WORLD_SIZE") < 2 or "PMI_RANK" in environ:
+            return False
+        words = version()
+        return "Open MPI" not in words and "pmix" not in words.lower()
 
     def is_identity(self, name: str, environ: Mapping[str, str]) -> bool:
         inside = "OMPI_COMM_WORLD_RANK" in environ

@@ -18,6 +18,7 @@ class Srun(Starter):
     programs = ("srun",)
 
     rank_variables = ("SLURM_PROCID",)
+    local_rank_variables = ("SLURM_LOCALID",)
     prefixes = ("SLURM_",)
     advice = (
         "srun has started the processes without a plugin by which it finds the others. Start with srun --mpi=pmi2 "

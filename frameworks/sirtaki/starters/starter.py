@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class Starter:
     rank_variables: tuple[str, ...] = ()
     size_variables: tuple[str, ...] = ()
     local_size_variables: tuple[str, ...] = ()  # number of ranks on this host
+    local_rank_variables: tuple[str, ...] = ()  # number of this process among them
     prefixes: tuple[
         str, ...
     ] = ()  # of variables that it sets for each rank, so that the launcher's values do not count
@@ -71,9 +72,20 @@ class Starter:
         """Number of ranks on this host; 0 if this starter does not say it."""
         return max((number(environ, name) for name in self.local_size_variables), default=0)
 
+    def local_rank(self, environ: Mapping[str, str]) -> int | None:
+        """This process's number among the ranks of this host; None if this starter does not say it."""
+        return next((number(environ, name) for name in self.local_rank_variables if is_number(environ, name)), None)
+
     def job(self, environ: Mapping[str, str]) -> str:
         """Names the job among those of this host, the same for all its ranks there; "" if that is not known."""
         return ""
+
+    def is_stranger_to(self, version: Callable[[], str], environ: Mapping[str, str]) -> bool:
+        """Whether it has started several ranks that this MPI library cannot find, and which would make it abort.
+
+        version: gives the library's own words about itself.
+        """
+        return False
 
     def is_identity(self, name: str, environ: Mapping[str, str]) -> bool:
         """Whether this variable makes the process a part of the job around it."""
