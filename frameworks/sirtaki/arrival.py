@@ -16,7 +16,7 @@ import struct
 import sys
 import threading
 
-from sirtaki import mpi_library, processes, starters
+from sirtaki import mpi_library, processes, segments, starters
 
 _TABLE = "/proc/net/unix"
 _FAILED = 1
@@ -77,6 +77,7 @@ class Watch:
         with contextlib.suppress(Exception):
             sys.stderr.write(f"[rank {starters.announced_rank() or 0}] {who_is_missing(self._seconds)}\n")
             sys.stderr.flush()
+            segments.remove_names(segments.held_by([os.getpid()]))  # MPI's init will not end, on no rank
         os._exit(_FAILED)
 
 
