@@ -215,12 +215,17 @@ def _text_of(error: BaseException) -> str:
 
 
 def _with_cause_first(text: str) -> str:
-    """TensorFlow's and MPI's texts begin with a heading; what happened comes last in them."""
+    """The texts of TensorFlow and of MPI begin with a heading. The cause is added to that line."""
     heading, _, rest = text.partition("\n")
-    if not heading.rstrip().endswith(":"):
+    lines = [line for line in rest.splitlines() if line.strip()]
+    if not lines or not heading.rstrip().endswith(":"):
         return text
-    lines = [line for line in rest.splitlines() if line.strip() and not line.startswith(_NO_CAUSE)]
-    return f"{heading.rstrip()} {lines[-1].strip()}\n{rest}" if lines else text
+    if heading.rstrip().endswith("error stack:"):  # MPI's: the innermost call is the last
+        cause = lines[-1]
+    else:  # TensorFlow's: (0) is the first of several errors; stacks are indented, of which one may be all there is
+        roots = [line for line in lines if line.lstrip().startswith("(0) ")]
+        cause = (roots or [line for line in lines if not line.startswith(_NO_CAUSE)] or lines[-1:])[0]
+    return f"{heading.rstrip()} {cause.strip()}\n{rest}"
 
 
 def _consequence(error: BaseException, where: str, cause: dict[str, Any]) -> str:

@@ -454,6 +454,14 @@ def test_a_rank_that_left_and_comes_again_before_it_is_looked_at() -> None:
             "ValueError('Graph execution error:\\n\\nDetected at node x\\n  File y\\nbad shape [2]\\n\\t [[{{x}}]]')",
             "ValueError: Graph execution error: bad shape [2] (",
         ),
+        (
+            "ValueError('in user code:\\n\\n    File y, line 6\\n        f(x)\\n\\n    ValueError: no shape fits')",
+            "ValueError: in user code: ValueError: no shape fits (",
+        ),
+        (
+            "ValueError('G:\\n2 root error(s) found.\\n  (0) UNKNOWN: boom\\n  (1) UNKNOWN: bam')",
+            "G: (0) UNKNOWN: boom (",
+        ),
         ("ValueError('to do:')", "failed first: ValueError: to do: ("),
         ("FileNotFoundError(os.fsdecode(b'part-\\xff'))", r"FileNotFoundError: part-\udcff ("),
     ],

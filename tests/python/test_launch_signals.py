@@ -70,6 +70,7 @@ def test_time_to_save(ranks: int, here: Path, tmp_path: Path) -> None:
         job.process.send_signal(signal.SIGTERM)
         error = job.process.communicate(timeout=30)[1]
         assert job.process.returncode == 128 + signal.SIGTERM, error
+        assert b"the ranks have 30 s from SIGTERM to end (--grace-seconds); a second one kills them" in error
         assert [(here / f"checkpoint-{rank}").read_text() for rank in range(ranks)] == [WHOLE] * ranks
         job.assert_nothing_left()
 

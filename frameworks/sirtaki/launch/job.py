@@ -31,6 +31,7 @@ _AFTER_GRACE = 1.5  # seconds that workers have beyond their own grace
 _CONSEQUENCES = 1.0  # seconds that the other ranks have, when one has failed, to learn why and to say how they end
 _PATIENCE_WITH_TRACE = 5  # times as long more at most, for a rank that an exception has struck, to send its traceback
 _ORPHANED = 0.5  # seconds that ranks may outlive mpiexec
+_REMIND = 2.0  # seconds until it is said that ranks still have time to end
 _TIDY_UP = 1.5  # seconds that mpiexec has when its ranks are gone, before it is told to end
 _OTHER_HOSTS = 3.0  # seconds that other hosts have to answer after one could not be reached, so that all are named
 _FAILED = 1
@@ -106,6 +107,7 @@ class Job:
         self._told: set[int] = set()  # ranks that have said why the job ends
         self._start_by = self._kill_at = self._give_up_at = self._abandoned_at = self._tidy_at = _NEVER
         self._unreached_at = _NEVER
+        self._remind_at = _NEVER
         self._unreached = False
 
     def run(self, command: Sequence[str], environ: dict[str, str]) -> int:
@@ -142,7 +144,7 @@ class Job:
     def _wait(self) -> None:
         self._watch_output()
         starting = (self._start_by, self._starting.due, self._unreached_at)
-        ending = (self._end_at, self._kill_at, self._give_up_at, self._abandoned_at, self._tidy_at)
+        ending = (self._end_at, self._kill_at, self._give_up_at, self._abandoned_at, self._tidy_at, self._remind_at)
         self._select(min(*starting, *ending, self._mpiexec.show_at, self.status.due()))
         self.status.look()
         if self._screen.broken() and not self._end_signal:
@@ -176,6 +178,9 @@ class Job:
         if now >= self._end_at:
             self._end_at = _NEVER
             self._on_consequences(now)
+        if now >= self._remind_at:
+            self._remind_at = _NEVER
+            self._remind()
         if now >= self._abandoned_at:
             self._abandoned_at, self._abandoned = _NEVER, True
             if self._workers:
@@ -247,6 +252,14 @@ class Job:
             return
         self._signal = number
         self._end(number)
+        self._remind_at = time.monotonic() + _REMIND
+
+    def _remind(self) -> None:
+        if self._workers and self._kill_at != _NEVER:
+            name = signal.Signals(self._signal).name
+            self._screen.note(
+                f"the ranks have {self._limits.grace:g} s from {name} to end (--grace-seconds); a second one kills them"
+            )
 
     def _on_arrival(self, worker: Worker) -> None:
         if len(self._workers.arrived) == self._ranks:
