@@ -173,7 +173,7 @@ def test_a_warning_to_all_processes(ranks: int, number: signal.Signals, here: Pa
         job.wait_for(here, ranks)
         helpers, programs = helpers_and_ranks(job)
         assert len(programs) == ranks
-        for pid in [pid for pid in helpers if pid != job.process.pid] + programs:
+        for pid in (*helpers, *programs):
             os.kill(pid, number)
         output, error = job.process.communicate(timeout=30)
         assert job.process.returncode == 0, error

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterable
 
 from sirtaki import processes
 
 # Schedulers send them as a warning. Only the program's handler is meant; helpers ignore them.
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+_WINDOW = 0.3  # seconds in which a signal to all processes has reached this one and, through the launcher, that one
 
 
 def ignore_warnings() -> None:
@@ -45,6 +47,32 @@ class ProgramSignals:
                 self._asked.add(pid)
                 if self.number not in self._sent_to_all:
                     processes.send([pid], self.number)
+
+
+class Warnings:
+    """Signals that the launcher passes on, unless the program has got them from whoever signals all processes."""
+
+    def __init__(self) -> None:
+        self._received: dict[int, float] = {}
+        self._waiting: dict[int, float] = {}
+
+    def note_received(self, numbers: Iterable[int]) -> None:
+        """The process beside the rank has got these signals itself."""
+        self._received.update(dict.fromkeys(set(PASSED_ON).intersection(numbers), time.monotonic()))
+
+    def pass_on(self, number: int) -> None:
+        self._waiting.setdefault(number, time.monotonic() + _WINDOW)
+
+    def due(self) -> float:
+        """When take() is to be called."""
+        return min(self._waiting.values(), default=float("inf"))
+
+    def take(self, now: float) -> list[int]:
+        """Those whose time has come and that the program has not got by itself."""
+        over = [number for number, at in self._waiting.items() if now >= at]
+        for number in over:
+            del self._waiting[number]
+        return [number for number in over if now - self._received.get(number, -float("inf")) > 2 * _WINDOW]
 
 
 def has_handler(pid: int, number: int) -> bool:

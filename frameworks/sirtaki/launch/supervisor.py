@@ -12,7 +12,7 @@ import time
 
 from sirtaki import processes, segments, starters
 from sirtaki.launch import channel, program, program_signals, rank_line
-from sirtaki.launch.program_signals import ProgramSignals
+from sirtaki.launch.program_signals import PASSED_ON, ProgramSignals, Warnings
 from sirtaki.launch.spec import Spec
 
 _READ_BYTES = 1 << 16
@@ -43,6 +43,7 @@ class Supervisor:
         self._spec = spec
         self._outer = outer
         self._signals = ProgramSignals()
+        self._warnings = Warnings()
         self._rank = rank
         self._connection: socket.socket | None = connection
         self._outgoing = bytearray()
@@ -93,7 +94,7 @@ class Supervisor:
         receive.setblocking(False)
         send.setblocking(False)
         self._wake = send  # kept open
-        for number in (*_ASKED, signal.SIGCHLD):
+        for number in (*_ASKED, *PASSED_ON, signal.SIGCHLD):
             signal.signal(number, lambda number, frame: None)
         signal.set_wakeup_fd(send.fileno(), warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -130,13 +131,23 @@ class Supervisor:
     # ---- waiting --------------------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        deadline = min(self._ask_at, self._tell_at, self._kill_at, self._leave_at, self._missed_at, self._answer_by)
+        deadline = min(
+            self._warnings.due(),
+            self._ask_at,
+            self._tell_at,
+            self._kill_at,
+            self._leave_at,
+            self._missed_at,
+            self._answer_by,
+        )
         if self._exit_code is not None and not self._clean:
             deadline = min(deadline, time.monotonic() + _LOOK_AGAIN)
         timeout = None if deadline == _NEVER else max(0.0, deadline - time.monotonic())
         for key, events in self._selector.select(timeout):
             key.data(key.fileobj, events)
         now = time.monotonic()
+        for number in self._warnings.take(now):
+            self._pass_on(number)
         if now >= min(self._ask_at, self._tell_at):
             self._ask_at = self._tell_at = _NEVER
             self._tell_program()
@@ -164,6 +175,7 @@ class Supervisor:
             return
         if signal.SIGCHLD in numbers:
             self._reap()
+        self._warnings.note_received(numbers)
         if ending := set(_ASKED).intersection(numbers):
             self._signals.note_sent_to_all(ending)
             self._on_asked(min(ending))
@@ -206,7 +218,7 @@ class Supervisor:
             elif kind == channel.LATE:
                 self._on_late(payload.decode())
             elif kind == channel.SIGNAL:
-                self._pass_on(payload[0])
+                self._warnings.pass_on(payload[0])
 
     def _on_end(self, number: int) -> None:
         self._leave_at = _NEVER
