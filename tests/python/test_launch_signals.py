@@ -127,25 +127,30 @@ def test_a_program_that_a_shell_has_started_gets_its_time(here: Path, tmp_path: 
         job.assert_nothing_left()
 
 
-def test_a_signal_to_all_processes_is_handled_once(here: Path, tmp_path: Path) -> None:
+SAVE_ONCE = """
+def note(word):
+    with open(f"{sys.argv[1]}/checkpoint-{rank}", "a") as file: file.write(word)
+def save(number, frame):
+    note("begun ")
+    time.sleep(4)
+    note("ended")
+    os._exit(0)
+signal.signal(signal.SIGTERM, save)
+"""
+
+
+@pytest.mark.parametrize("around", ["nothing", "a shell"])
+def test_a_signal_to_all_processes_is_handled_once(around: str, here: Path, tmp_path: Path) -> None:
     """As a scheduler sends it: the launcher and the workers do not send it to the program again."""
-    code = (
-        "import signal\n"
-        "def save(number, frame):\n"
-        "    with open(f'{sys.argv[1]}/checkpoint-{rank}', 'a') as file: file.write('begun\\n')\n"
-        "    time.sleep(2)\n"
-        "    with open(f'{sys.argv[1]}/checkpoint-{rank}', 'a') as file: file.write('ended\\n')\n"
-        "    sys.exit(0)\n"
-        "signal.signal(signal.SIGTERM, save)\n" + READY + "time.sleep(300)"
-    )
-    with running(tmp_path, "-np", "2", *program(code, str(here)), SIRTAKI_GRACE_SECONDS="20") as job:
+    words = written(tmp_path, SAVE_ONCE + READY + "time.sleep(300)\n")
+    if around == "a shell":
+        words = ["sh", "-c", f'{words[0]} {words[1]} "$1"; exit $?', "sh"]
+    with running(tmp_path, "-np", "2", *words, str(here), SIRTAKI_GRACE_SECONDS="20") as job:
         job.wait_for(here, 2)
-        helpers, ranks = helpers_and_ranks(job)
-        assert len(ranks) == 2, (helpers, ranks)
-        for pid in (*helpers, *ranks):
+        for pid in job.processes():
             os.kill(pid, signal.SIGTERM)
         job.process.communicate(timeout=30)
-        assert [(here / f"checkpoint-{rank}").read_text() for rank in range(2)] == ["begun\nended\n"] * 2
+        assert [(here / f"checkpoint-{rank}").read_text() for rank in range(2)] == ["begun ended"] * 2
         job.assert_nothing_left()
 
 

@@ -36,10 +36,11 @@ class Supervisor:
 
     The descriptors that mpiexec gave for the program stay open here, too: MPICH's ends all ranks as soon as one's end
     of its line is closed and MPI was not finalised, before the others have said how they end.
+
+    outer: a pipe into which the outer process writes the signals that it gets; its end is that process's.
     """
 
     def __init__(self, spec: Spec, rank: int, connection: socket.socket, outer: int) -> None:
-        """outer: a pipe; the outer process writes the signals into it that it gets, and is gone when it ends."""
         self._spec = spec
         self._outer = outer
         self._signals = ProgramSignals()
@@ -67,7 +68,6 @@ class Supervisor:
         self._answer_by = _NEVER
         self._left = False  # the job, in order
         self._up = False  # its init() is over
-        self._has_joined = False  # a process has called init(), even if it is gone
         self._line = rank_line.RankLine(self._selector, self._on_rank, self._on_rank_lost)
 
     def run(self) -> int:
@@ -285,7 +285,6 @@ class Supervisor:
     def _on_rank(self, kind: bytes, content: bytes) -> None:
         if kind == rank_line.JOINS:
             self._left = self._up = False
-            self._has_joined = True
             self._send(channel.JOINED, content)
         elif kind == rank_line.CAUSE:
             cause = json.loads(content)
@@ -370,7 +369,9 @@ class Supervisor:
         left = processes.descendants(os.getpid())
         if left and self._give_up_at == _NEVER:
             self._signals.number = self._signals.number or signal.SIGTERM
-            may_save = (self._signalled or self._signals.came_from_outside()) and not self._has_joined
+            may_save = (
+                self._signalled or self._signals.came_from_outside()
+            )  # a script's child may be the rank's process
             grace = self._spec.grace if may_save else min(_LEFTOVERS, self._spec.grace)
             self._kill_at = min(self._kill_at, time.monotonic() + grace)
             self._give_up_at = self._kill_at + 3.0
