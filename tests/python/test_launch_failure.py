@@ -17,7 +17,7 @@ import psutil
 import pytest
 from launching import JOINED, Running, run, running, written
 
-from sirtaki.launch import rank_line, status, status_command
+from sirtaki.launch import failure, rank_line, status, status_command
 from sirtaki.launch.starting import Starting
 
 QUICK = {"SIRTAKI_STALL_CHECK_TIME_SECONDS": "1", "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS": "2"}
@@ -471,6 +471,11 @@ def test_the_last_line_says_what_happened(error: str, expected: str, tmp_path: P
     done = run("-np", "2", *written(tmp_path, f"if rank == 1: raise {error}\nmeet('x')\n"))
     assert done.returncode == 1 and expected in done.stderr.decode(errors="replace").splitlines()[-1], done.stderr
     assert b"TypeError" not in done.stderr
+
+
+def test_little_shared_memory_is_named_with_what_cures_it() -> None:
+    text = str(failure.of_exit(1, "n1", -signal.SIGBUS))
+    assert "killed by signal 7, SIGBUS (/dev/shm or " in text and "MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_NUM_CELLS=8" in text
 
 
 def test_a_script_whose_name_is_not_utf8(tmp_path: Path) -> None:

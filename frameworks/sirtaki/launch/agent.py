@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     try:
         words, data = _read_order()
         spec = Spec.from_bytes(data)
-        open_files.raise_limit(spec.size)
+        open_files.provide_on_other_host(spec.size)
         connection = channel.connect_remote(spec.endpoints, spec.token, spec.lost_after)
     except (OSError, ValueError, KeyError) as error:
         sys.stderr.write(f"sirtakirun: cannot start ranks on {channel.own_host_name()}: {error}\n")

@@ -98,7 +98,8 @@ def _launch(chosen: Namespace, ranks: int) -> int:
         if chosen.dry_run:
             print(dry_run.plan(request, reached, job_spec, command), end="")
             return 0
-        open_files.raise_limit(ranks)
+        here = ranks if local else sum(host.slots for host in where if addresses.is_own(host.name))
+        open_files.provide(here, ranks - here)
         if chosen.verbose:
             screen.note(shlex.join(command))
         arrivals = remote.Arrivals(reached) if reached is not None else None

@@ -410,10 +410,12 @@ class Job:
         if self._late:
             return code or 1
         if code:
-            self._screen.note(f"mpiexec ended the job with exit code {code}")
+            self._screen.note(f"{self._starter.called} ended the job with exit code {code}")
         elif len(self._workers.arrived) < self._ranks:
             started = f"has started {len(self._workers.arrived)} of {self._ranks} ranks"
-            self._screen.note(f"mpiexec ended with exit code 0, but {started}: do --mpi-args say something else?")
+            self._screen.note(
+                f"{self._starter.called} ended with exit code 0, but {started}: do --mpi-args say something else?"
+            )
             return _FAILED
         return code
 

@@ -22,8 +22,10 @@ ALONE = Alone()
 STARTERS: tuple[Starter, ...] = (OpenMpi(), OpenMpi5(), Hydra(), Srun(), ALONE)
 
 # The scheduler or the host itself sets these for each rank; the launcher's values do not count.
-_PREFIXES_OF_HOSTS = ("PALS_", "FLUX_", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-_PREFIXES_OF_HOSTS += ("SIRTAKI_HOSTNAME", "HOROVOD_HOSTNAME")
+_PREFIXES_OF_HOSTS = (
+    *("PALS_", "FLUX_", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
+    *("SIRTAKI_HOSTNAME", "HOROVOD_HOSTNAME"),
+)
 PREFIXES = tuple(prefix for starter in STARTERS for prefix in starter.prefixes) + _PREFIXES_OF_HOSTS
 # Set by sirtakirun beside each rank: started_as() there.
 STARTED_AS = "SIRTAKI_STARTED_AS"

@@ -26,8 +26,10 @@ class Hydra(Starter):
     size_variables = ("PMI_SIZE", "MV2_COMM_WORLD_SIZE")
     local_size_variables = ("MPI_LOCALNRANKS",)
     local_rank_variables = ("MPI_LOCALRANKID",)
-    prefixes = ("PMI_", "HYDI_", "MPI_LOCAL", "MPIR_CVAR_CH3_INTERFACE_HOSTNAME", "IPATH_NO_BACKTRACE")
-    prefixes += ("GPU_DEVICE_ORDINAL", "HFI_NO_BACKTRACE")
+    prefixes = (
+        *("PMI_", "HYDI_", "MPI_LOCAL", "MPIR_CVAR_CH3_INTERFACE_HOSTNAME", "IPATH_NO_BACKTRACE"),
+        *("GPU_DEVICE_ORDINAL", "HFI_NO_BACKTRACE"),
+    )
     identity = r"PMI_|HYDI_|MPI_LOCAL"
     descriptor_variable = "PMI_FD"
 

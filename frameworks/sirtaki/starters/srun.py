@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 class Srun(Starter):
     name = "slurm"
+    called = "srun"
     programs = ("srun",)
 
     rank_variables = ("SLURM_PROCID",)

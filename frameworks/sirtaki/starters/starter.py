@@ -18,7 +18,8 @@ class Starter:
     say how a rank recognises itself in the environment.
     """
 
-    name = ""  # in messages
+    name = ""
+    called = "mpiexec"  # in messages about a job
     programs: tuple[str, ...] = ()  # names of the program, the best first
     libraries: tuple[str, ...] = ()  # names of the MPI libraries whose ranks only this starter can start
     word = ""  # in SIRTAKI_MPI: the system's own library of this MPI, which has one of these names
