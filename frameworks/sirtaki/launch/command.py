@@ -31,9 +31,7 @@ from sirtaki.launch import (
 from sirtaki.launch.job import Job, Limits
 from sirtaki.launch.program_signals import PASSED_ON
 from sirtaki.launch.screen import Screen
-from sirtaki.starters import slurm_hosts
 from sirtaki.starters.request import Host, Request
-from sirtaki.starters.srun import Srun
 
 _PROGRAM = "start_worker.py"
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -74,8 +72,7 @@ def _launch(chosen: Namespace, ranks: int) -> int:
     _check_input(chosen.command)
     where = _hosts(chosen, ranks)
     starter, program, library = _starter(chosen)
-    places_ranks = isinstance(starter, Srun)
-    local = not where and not places_ranks
+    local = not where and not starter.places_ranks
     if local:
         _check_program(chosen.command[0])
     screen = Screen(ranks, bool(chosen.prefix_output_with_timestamp))
@@ -88,7 +85,7 @@ def _launch(chosen: Namespace, ranks: int) -> int:
         request = _request(chosen, ranks, where, library)
         directory, reached = "", None
         stack.enter_context(_leaving_in_order())
-        if local or (where and not places_ranks and not remote.is_left_to_mpiexec(chosen.mpi_args)):
+        if local or (where and not starter.places_ranks and not remote.is_left_to_mpiexec(chosen.mpi_args)):
             directory = stack.enter_context(private_directory.make())
             reached = None if local else _remote(chosen, where, directory, limits)
         listeners = _prepare(request, reached, job_spec, directory)
@@ -169,7 +166,7 @@ def _prepare(
         request.program = [*request.program, os.path.join(directory, "spec")]
         return [private_directory.listen(job_spec, directory)]
     request.program = [*request.program, spec.BY_ENVIRONMENT]
-    others = [host.name for host in request.hosts] or slurm_hosts.hosts(os.environ)
+    others = [host.name for host in request.hosts] or starters.allocated_hosts()
     job_spec.token = secrets.token_bytes(32)
     listeners = _listen(job_spec, addresses.toward(others, request.nics))
     if reached is None:
@@ -234,11 +231,13 @@ def _remote(chosen: Namespace, where: list[Host], directory: str, limits: Limits
 def _starter(chosen: Namespace) -> tuple[starters.Starter, str, str]:
     """What starts the ranks, its program, and their MPI library. Raises ValueError or MpiNotFoundError."""
     library = mpi_library.find()
-    srun = shutil.which("srun")
-    if chosen.launcher == "srun" or (chosen.launcher == "auto" and srun and "SLURM_JOB_ID" in os.environ):
-        if not srun:
-            raise ValueError("--launcher srun: there is no srun in PATH")
-        return Srun(), srun, library.path
+    for starter in (starter for starter in starters.STARTERS if starter.places_ranks):
+        program = shutil.which(starter.called)
+        if chosen.launcher == starter.called and not program:
+            raise ValueError(f"--launcher {starter.called}: there is no {starter.called} in PATH")
+        is_wanted = chosen.launcher == "auto" and starter.is_in_allocation(os.environ)
+        if program and (is_wanted or chosen.launcher == starter.called):
+            return starter, program, library.path
     found = starters.identify(library.mpiexec)[0] if library.mpiexec is not None else None
     if library.mpiexec is None or found is None:
         raise mpi_library.MpiNotFoundError(

@@ -11,9 +11,11 @@ from typing import Any, NoReturn
 
 from sirtaki.launch import config_file, tuning
 from sirtaki.launch.spec import GRACE, LOST_AFTER
+from sirtaki.starters import STARTERS
 
 LOST_HOST_VARIABLE = "SIRTAKI_LOST_HOST_SECONDS"
 GRACE_VARIABLE = "SIRTAKI_GRACE_SECONDS"
+_LAUNCHERS = ("auto", "mpiexec", *(starter.called for starter in STARTERS if starter.places_ranks))
 _LONGEST = 1e6  # seconds
 
 _EPILOG = """\
@@ -180,7 +182,7 @@ def _add_mpi(parser: _Parser) -> None:
     add(which, "--gloo", dest="use_gloo", help=argparse.SUPPRESS, **switch)
     add(which, "--jsrun", dest="use_jsrun", help=argparse.SUPPRESS, **switch)
     words = "auto: srun inside a Slurm allocation, else the mpiexec of the MPI in use"
-    add(group, "--launcher", choices=("auto", "mpiexec", "srun"), default="auto", help=words)
+    add(group, "--launcher", choices=_LAUNCHERS, default="auto", help=words)
     add(group, "--mpi-args", type=_words, metavar="ARGS", help="further arguments for mpiexec or srun, as one word")
     add(group, "--binding-args", type=_words, metavar="ARGS", help="arguments for binding, in place of 'do not bind'")
     add(group, "--tcp", dest="tcp_flag", help=argparse.SUPPRESS, **switch)

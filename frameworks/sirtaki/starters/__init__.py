@@ -78,6 +78,11 @@ def variable_of_other_mpi(version: Callable[[], str], environ: Mapping[str, str]
     return found[0] if found else ""
 
 
+def allocated_hosts(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """The hosts of a scheduler's allocation; empty outside one."""
+    return next((hosts for starter in STARTERS if (hosts := starter.allocated_hosts(environ))), [])
+
+
 def advice_on(variable: str) -> str:
     """What to do if the starter that set this variable announced more ranks than MPI sees."""
     owner = next((starter for starter in STARTERS if variable.startswith(starter.prefixes)), ALONE)

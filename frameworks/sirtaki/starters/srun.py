@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from sirtaki.starters import slurm_hosts
 from sirtaki.starters.openmpi import OpenMpi
 from sirtaki.starters.starter import Starter, number
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 class Srun(Starter):
     name = "slurm"
     called = "srun"
+    places_ranks = True
     programs = ("srun",)
 
     rank_variables = ("SLURM_PROCID",)
@@ -47,6 +49,12 @@ class Srun(Starter):
         counts = _counts(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
         node = environ.get("SLURM_NODEID", "")
         return counts[int(node)] if node.isdigit() and int(node) < len(counts) else 0
+
+    def is_in_allocation(self, environ: Mapping[str, str]) -> bool:
+        return "SLURM_JOB_ID" in environ
+
+    def allocated_hosts(self, environ: Mapping[str, str]) -> list[str]:
+        return slurm_hosts.hosts(environ)
 
     def command(self, program: str, request: Request) -> list[str]:
         pmi = _plugin(program, request.library)

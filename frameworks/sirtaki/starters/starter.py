@@ -19,7 +19,8 @@ class Starter:
     """
 
     name = ""
-    called = "mpiexec"  # in messages about a job
+    called = "mpiexec"  # in messages about a job, and in --launcher
+    places_ranks = False  # on the hosts of an allocation by itself, as a scheduler's command does
     programs: tuple[str, ...] = ()  # names of the program, the best first
     libraries: tuple[str, ...] = ()  # names of the MPI libraries whose ranks only this starter can start
     word = ""  # in SIRTAKI_MPI: the system's own library of this MPI, which has one of these names
@@ -91,6 +92,14 @@ class Starter:
     def is_identity(self, name: str, environ: Mapping[str, str]) -> bool:
         """Whether this variable makes the process a part of the job around it."""
         return bool(self.identity) and re.match(self.identity, name) is not None
+
+    def is_in_allocation(self, environ: Mapping[str, str]) -> bool:
+        """Whether this process runs in an allocation of this starter's scheduler."""
+        return False
+
+    def allocated_hosts(self, environ: Mapping[str, str]) -> list[str]:
+        """The hosts of that allocation; empty if they are not known."""
+        return []
 
     def command(self, program: str, request: Request) -> list[str]:
         """The command line that starts the ranks. May set variables in `request.environ`."""
