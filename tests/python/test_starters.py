@@ -1,5 +1,6 @@
 """The ways in which ranks are started: what each sets in the environment, and that each is in the one list."""
 
+import socket
 import subprocess
 import sys
 
@@ -78,3 +79,42 @@ def test_the_library_needs_nothing_of_the_launcher():
     )
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60)
     assert done.stdout == "['sirtaki.processes']\n[]\n", done
+
+
+OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "version", "expected"),
+    (
+        (OPEN_MPI, "MPICH Version: 5.0.2 configure: --with-ch4", "OMPI_COMM_WORLD_SIZE"),
+        (OPEN_MPI, "MPICH Version: 5.0.2 configure: --with-pmix=/usr", ""),
+        (OPEN_MPI, "Open MPI v4.1.4", ""),
+        ({**OPEN_MPI, "PMI_RANK": "0", "PMI_SIZE": "3"}, "MPICH Version: 5.0.2", ""),  # Hydra inside a rank
+        ({"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}, "MPICH Version: 5.0.2", ""),
+        ({"PMI_SIZE": "2", "PMI_RANK": "0"}, "Open MPI v4.1.4", ""),  # starts alone, which init() notices afterwards
+    ),
+)
+def test_a_starter_of_another_mpi(environment, version, expected):
+    assert starters.variable_of_other_mpi(lambda: version, environment) == expected
+
+
+def test_what_is_no_line_to_a_starter():
+    """A closed descriptor, a file, a socket of this process's own; a socket of its parent's making is one."""
+    code = """
+import os, socket, sys
+from sirtaki.starters import line
+inherited, closed = map(int, sys.argv[1:])
+own, _ = socket.socketpair()
+network = socket.socket()
+with open(os.devnull) as file:
+    print([line.peer(number) for number in (closed, file.fileno(), own.fileno(), network.fileno())])
+print(line.peer(inherited) == os.getppid(), line.described(closed))
+"""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        words = [sys.executable, "-c", code, str(theirs.fileno()), "250"]
+        done = subprocess.run(
+            words, env=environment(), pass_fds=[theirs.fileno()], capture_output=True, text=True, timeout=60
+        )
+    assert done.stdout == "[None, None, None, None]\nTrue is closed\n", done
