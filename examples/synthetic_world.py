@@ -15,7 +15,7 @@ def announced_first() -> bool:
 
 def check_size(size: int) -> None:
     """Ends the program where a launcher told of more ranks than have answered."""
-    from sirtaki.launchers import announced_size
+    from sirtaki.starters import announced_size
 
     variable, number = announced_size()
     if number > size:

@@ -98,14 +98,15 @@ FailureCause read_cause(const std::string& message) {
 
 }  // namespace
 
-bool usr1_is_free() {
+bool signal_is_free(int number) {
   struct sigaction action{};
-  sigaction(SIGUSR1, nullptr, &action);
+  sigaction(number, nullptr, &action);
   if ((action.sa_flags & SA_SIGINFO) != 0) return false;
   return action.sa_handler == SIG_DFL || is_ours(action) || is_mpis(action.sa_handler);
 }
 
-Outside::Outside(std::shared_ptr<Engine> engine, int line, bool takes_usr1) : engine_(std::move(engine)), line_(line) {
+Outside::Outside(std::shared_ptr<Engine> engine, int line, bool takes_usr1)
+    : engine_(std::move(engine)), line_(line), takes_usr1_(takes_usr1) {
   if (event.load() < 0) event = eventfd(0, EFD_CLOEXEC);
   owner = getpid();
   if (takes_usr1) install();
@@ -146,6 +147,18 @@ void Outside::on_signal() {
             engine_->job_status() + "\n");
 }
 
+// The launcher passes a signal on. A program that has no handler for it is not to die of it. MPI may have put a handler
+// over the program's own for SIGUSR1, which it calls.
+void Outside::pass_on(int number) {
+  const bool has_handler = number == SIGUSR1 && !takes_usr1_;
+  if (has_handler || !signal_is_free(number)) {
+    kill(getpid(), number);
+    return;
+  }
+  const std::array<char, 2> answer = {'S', static_cast<char>(number)};
+  send(line_, answer.data(), answer.size(), MSG_NOSIGNAL);
+}
+
 // False when the launcher is gone.
 bool Outside::on_line() {
   std::string message(kLongestWord, '\0');
@@ -156,6 +169,8 @@ bool Outside::on_line() {
   if (message[0] == 'A') {
     const std::string answer = "P" + engine_->report();
     send(line_, answer.data(), std::min(answer.size(), kLongestAnswer), MSG_NOSIGNAL);
+  } else if (message[0] == 'S' && message.size() == 2) {
+    pass_on(message[1]);
   } else if (message[0] == 'F') {
     try {
       engine_->fail_job(read_cause(message.substr(1)));

@@ -10,13 +10,13 @@
 
 namespace sirtaki {
 
-// Has the program no handler of its own for SIGUSR1? Then there is one as long as an Outside lives.
-bool usr1_is_free();
+// Whether the program has no handler of its own for this signal. SIGUSR1 then gets one as long as an Outside lives.
+bool signal_is_free(int number);
 
 class Outside {
  public:
   // line: a descriptor that stays the caller's, -1 for none (frameworks/sirtaki/supervision.py). takes_usr1: what
-  // usr1_is_free() said before MPI was there.
+  // signal_is_free(SIGUSR1) said before MPI was there.
   Outside(std::shared_ptr<Engine> engine, int line, bool takes_usr1);
   // A program that has put a handler of its own over ours keeps it.
   ~Outside();
@@ -25,9 +25,11 @@ class Outside {
   void run();
   bool on_line();
   void on_signal();
+  void pass_on(int number);
 
   std::shared_ptr<Engine> engine_;
   int line_;
+  bool takes_usr1_;
   std::thread thread_;
 };
 

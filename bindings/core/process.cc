@@ -1,5 +1,6 @@
 #include "process.h"
 
+#include <signal.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -97,7 +98,7 @@ void start_engine(const StartOptions& start) {
   options.settings = Settings::from_environment();
   options.program = start.program;
   options.stacks_by_force = stacks_by_force;
-  const bool takes_usr1 = usr1_is_free();
+  const bool takes_usr1 = signal_is_free(SIGUSR1);
   if (process().session == nullptr) {
     const auto threads = options.settings.mpi_threads ? MpiThreads::kMultiple : MpiThreads::kSerialized;
     process().session = std::make_unique<MpiSession>(load_mpi(start.mpi_libraries), threads);

@@ -49,7 +49,7 @@ _HOMES = dict.fromkeys(_RUNTIME, "runtime") | {
     "Max": "reduce_ops",
     "Product": "reduce_ops",
     "check_extension": "extensions",
-    "run": "function_job",
+    "run": "launch.function_job",
     "__version__": "version",
 }
 __all__ = ["missing", *_HOMES]

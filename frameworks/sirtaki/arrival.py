@@ -16,8 +16,7 @@ import struct
 import sys
 import threading
 
-from sirtaki import launchers, mpi_library
-from sirtaki.launch import processes
+from sirtaki import mpi_library, processes, segments, starters
 
 _TABLE = "/proc/net/unix"
 _FAILED = 1
@@ -28,7 +27,7 @@ def claim() -> None:
     """This process is its rank's. RuntimeError with the other's process number if there is one already."""
     global _own
     leave()
-    rank, size = launchers.announced_rank(), launchers.announced_size()[1]
+    rank, size = starters.announced_rank(), starters.announced_size()[1]
     if rank is None or size < 2:
         return
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -76,14 +75,15 @@ class Watch:
         if _mpi_is_up():
             return  # the ranks have met, and say by themselves who is late
         with contextlib.suppress(Exception):
-            sys.stderr.write(f"[rank {launchers.announced_rank() or 0}] {who_is_missing(self._seconds)}\n")
+            sys.stderr.write(f"[rank {starters.announced_rank() or 0}] {who_is_missing(self._seconds)}\n")
             sys.stderr.flush()
+            segments.remove_names(segments.held_by([os.getpid()]))  # MPI's init will not end, on no rank
         os._exit(_FAILED)
 
 
 def who_is_missing(seconds: float) -> str:
     """What init() has waited for in vain, as far as this host knows."""
-    size = launchers.announced_size()[1]
+    size = starters.announced_size()[1]
     if size < 2:
         return (
             f"MPI did not start within {seconds:g} s (SIRTAKI_START_TIMEOUT); the launcher has announced no other ranks"
@@ -94,7 +94,7 @@ def who_is_missing(seconds: float) -> str:
     if len(missing) == size:  # names cannot be seen
         return f"not all of {size} ranks arrived within {seconds:g} s (SIRTAKI_START_TIMEOUT)"
     text = f"{len(here)} of {size} ranks arrived within {seconds:g} s (SIRTAKI_START_TIMEOUT)"
-    if launchers.announced_local_size() not in (0, size):
+    if starters.announced_local_size() not in (0, size):
         return f"{text} on host {socket.gethostname()}, here or elsewhere are missing: {_list(missing)}"
     return f"{text}, missing: {_list(missing)}" if missing else f"{text}, but MPI did not start{_stopped(here)}"
 
@@ -137,26 +137,26 @@ def _holder(rank: int) -> tuple[int, int]:
 
 
 def _job() -> str:
-    """The same for all ranks of a job on this host: their nearest ancestor that is no rank itself."""
+    """The same for all ranks of a job on this host: as their starter says, else their nearest ancestor that is no rank.
+
+    For Hydra both are the same process.
+    """
+    if name := starters.job():
+        return name
     process = os.getppid()
     while process > 1 and _is_rank(process):
-        process = int(_stat(process)[1])
-    return f"{process}-{_stat(process)[19]}"  # with the time of its start
+        process = processes.parent(process)
+    return f"{process}-{processes.start_time(process)}"
 
 
 def _is_rank(process: int) -> bool:
     try:
         with open(f"/proc/{process}/environ", "rb") as file:
-            names = {entry.partition(b"=")[0].decode(errors="replace") for entry in file.read().split(b"\0")}
+            entries = (entry.decode(errors="replace").partition("=") for entry in file.read().split(b"\0"))
+            environ = {name: value for name, _, value in entries}
     except OSError:
         return False  # another user's: not a process of the job
-    return not names.isdisjoint(launchers.RANKS)
-
-
-def _stat(process: int) -> list[str]:
-    """The fields after the name: state, parent, ..."""
-    with open(f"/proc/{process}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].decode().split()
+    return starters.announced_rank(environ) is not None
 
 
 def _mpi_is_up() -> bool:

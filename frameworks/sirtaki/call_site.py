@@ -34,7 +34,7 @@ def call_site() -> str:
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(_internal):
-            return f"{os.path.basename(file)}:{frame.f_lineno}"
+            return f"{_base_name(file)}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
 
@@ -48,9 +48,14 @@ def site_in(trace: TracebackType | None) -> str:
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if not file.startswith(_internal) and not _is_standard(file):
-            found = f"{os.path.basename(file)}:{trace.tb_lineno}"
+            found = f"{_base_name(file)}:{trace.tb_lineno}"
         trace = trace.tb_next
     return found
+
+
+def _base_name(file: str) -> str:
+    name = os.path.basename(file)
+    return name if name.isascii() else name.encode(errors="backslashreplace").decode()  # it may be no UTF-8
 
 
 def _is_standard(file: str) -> bool:

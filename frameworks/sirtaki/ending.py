@@ -28,6 +28,7 @@ _FAILED = 1
 _INTERRUPTED = 130
 _GRACE = 1.0  # seconds in which the other ranks can say how they end before the job is aborted
 _LONGEST = 240  # characters of one line
+_NO_CAUSE = (" ", "\t", "Detected at node", "<stack traces unavailable>", "[[")  # of TensorFlow's stacks
 
 
 class _Ending:
@@ -209,9 +210,22 @@ def _kind_of(error: BaseException) -> str:
 
 def _text_of(error: BaseException) -> str:
     name = type(error).__name__
-    if isinstance(error, SirtakiInternalError):
-        name = "SirtakiInternalError"
-    return f"{name}: {error}" if str(error) else name
+    text = str(error).encode(errors="backslashreplace").decode()  # file names may hold bytes that are no UTF-8
+    return f"{name}: {_with_cause_first(text)}" if text else name
+
+
+def _with_cause_first(text: str) -> str:
+    """The texts of TensorFlow and of MPI begin with a heading. The cause is added to that line."""
+    heading, _, rest = text.partition("\n")
+    lines = [line for line in rest.splitlines() if line.strip()]
+    if not lines or not heading.rstrip().endswith(":"):
+        return text
+    if heading.rstrip().endswith("error stack:"):  # MPI's: the innermost call is the last
+        cause = lines[-1]
+    else:  # TensorFlow's: (0) is the first of several errors; stacks are indented, of which one may be all there is
+        roots = [line for line in lines if line.lstrip().startswith("(0) ")]
+        cause = (roots or [line for line in lines if not line.startswith(_NO_CAUSE)] or lines[-1:])[0]
+    return f"{heading.rstrip()} {cause.strip()}\n{rest}"
 
 
 def _consequence(error: BaseException, where: str, cause: dict[str, Any]) -> str:

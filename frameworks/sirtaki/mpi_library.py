@@ -18,13 +18,12 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from sirtaki import starters
+
 VARIABLE = "SIRTAKI_MPI"
 # The MPI standard's ABI first, then the ABIs of MPICH and its relatives and of Open MPI.
 _NAMES = ("libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi.so.12", "libmpi.so.40", "libmpich.so.12")
-_WORDS = {
-    "openmpi": ("libmpi.so.40", "libmpi.so.80"),
-    "mpich": ("libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi.so.12", "libmpich.so.12"),
-}
+_WORDS = {starter.word: starter.libraries_of_word for starter in starters.STARTERS if starter.word}
 _SYSTEM_DIRECTORIES = (
     "/usr/lib/*-linux-gnu",
     "/usr/lib64",
@@ -36,10 +35,6 @@ _SYSTEM_DIRECTORIES = (
     "/usr/local/{word}/lib",
     "/opt/{word}/lib",
 )
-_MPIEXEC_NAMES = {
-    "openmpi": ("mpiexec.openmpi", "mpirun.openmpi", "mpiexec", "mpirun", "prterun"),
-    "hydra": ("mpiexec", "mpiexec.hydra", "mpiexec.mpich", "mpirun"),
-}
 
 
 class MpiNotFoundError(RuntimeError):
@@ -79,29 +74,6 @@ def find(environ: Mapping[str, str] | None = None) -> MpiLibrary:
 def share_with_mpi4py(path: str) -> None:
     """Makes a later `import mpi4py.MPI` in this process use the same library, unless the user chose one."""
     os.environ.setdefault("MPI4PY_LIBMPI", path)
-
-
-@functools.cache
-def flavour(mpiexec: str) -> tuple[str, str]:
-    """What kind of mpiexec this is, as (kind, first line of its version text).
-
-    kind: "hydra" (MPICH and relatives), "openmpi" (4 and before), "prrte" (Open MPI 5), "slurm", or "unknown".
-    """
-    try:
-        done = subprocess.run([mpiexec, "--version"], capture_output=True, stdin=subprocess.DEVNULL, timeout=20)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return "unknown", str(error)
-    text = (done.stdout + done.stderr).decode(errors="replace").strip()
-    line = text.splitlines()[0] if text else f"exit code {done.returncode} and no text"
-    if "HYDRA" in text:
-        version = re.search(r"Version:\s*(\S+)", text)
-        return "hydra", f"HYDRA {version.group(1)}" if version else line
-    if "Open MPI" in text or "OpenRTE" in text:
-        version = re.search(r"\)\s*v?(\d+)\.", text)
-        return ("prrte" if version and int(version.group(1)) >= 5 else "openmpi"), line
-    if "PRTE" in text or "PRRTE" in text or "prte" in text:
-        return "prrte", line
-    return ("slurm" if text.lower().startswith("slurm") else "unknown"), line
 
 
 def _choose(environ: Mapping[str, str]) -> tuple[list[str], str]:
@@ -178,11 +150,19 @@ def _openmpi_says() -> list[str]:
 
 
 def _prefix_directories() -> list[str]:
-    """Where wheels put libraries: this environment's lib, and the user's own when that is in use."""
+    """Where wheels put libraries: this environment's lib, the user's own, and those of environments below this one.
+
+    A virtual environment may let through the packages of another one, or of the Python that it was made with.
+    """
     prefixes = [sys.prefix]
     if site.ENABLE_USER_SITE:
         prefixes.append(site.getuserbase())
-    return [os.path.join(prefix, "lib") for prefix in prefixes if prefix != "/usr"]
+    prefixes += [os.path.dirname(os.path.dirname(os.path.dirname(entry))) for entry in _package_directories()]
+    return [os.path.join(prefix, "lib") for prefix in dict.fromkeys(prefixes) if prefix != "/usr"]
+
+
+def _package_directories() -> list[str]:
+    return [os.path.abspath(entry) for entry in sys.path if os.path.basename(entry) == "site-packages"]
 
 
 def _libraries_in(directories: Iterable[str], names: Iterable[str]) -> list[str]:
@@ -242,29 +222,33 @@ def _loader_cache() -> dict[str, str]:
     return dict(reversed(entries))  # the first entry of a name is the loader's choice
 
 
-def _kind_of(library: str) -> str | None:
-    name = os.path.basename(os.path.realpath(library))
-    if re.match(r"libmpi\.so\.[48]0", name) or os.path.basename(library) in _WORDS["openmpi"]:
-        return "openmpi"
-    if name.startswith("libmpich") or re.match(r"libmpi\.so\.12", name):
-        return "hydra"
-    return None  # the standard's ABI has several owners: the mpiexec beside it tells
-
-
 def _mpiexec_for(library: str, environ: Mapping[str, str]) -> str | None:
     """The mpiexec of the library's own prefix, else one of the right kind from PATH."""
-    kind = _kind_of(library)
-    accepted = {"openmpi": ("openmpi", "prrte"), "hydra": ("hydra",), None: ("hydra", "openmpi", "prrte")}[kind]
-    names = _MPIEXEC_NAMES[kind] if kind else ("mpiexec", "mpirun", "mpiexec.hydra")
-    directories = []
-    parent = os.path.dirname(os.path.abspath(library))
-    for _ in range(4):
-        parent = os.path.dirname(parent)
-        directories.append(os.path.join(parent, "bin"))
-    directories += [entry for entry in environ.get("PATH", os.defpath).split(":") if entry]
-    for directory in dict.fromkeys(directories):
+    owners = starters.of_library(library)
+    names = dict.fromkeys(name for owner in owners for name in owner.programs)
+    if len({owner.programs for owner in owners}) > 1:
+        names = {name: None for name in names if "." not in name} | names  # the one beside it has the plain name
+    directories = [entry for entry in environ.get("PATH", os.defpath).split(":") if entry]
+    for directory in dict.fromkeys(map(_outside_root, [*_beside(library), *directories])):
         for name in names:
             path = os.path.join(directory, name)
-            if os.access(path, os.X_OK) and os.path.isfile(path) and flavour(path)[0] in accepted:
+            if os.access(path, os.X_OK) and os.path.isfile(path) and starters.identify(path)[0] in owners:
                 return path
     return None
+
+
+def _beside(library: str) -> list[str]:
+    """The bin directories of the prefixes that the library may belong to: by its name, then by the file behind it."""
+    found = []
+    for path in (os.path.abspath(library), os.path.realpath(library)):
+        parent = _outside_root(os.path.dirname(path))
+        for _ in range(4):
+            parent = os.path.dirname(parent)
+            found.append(os.path.join(parent, "bin"))
+    return found
+
+
+def _outside_root(directory: str) -> str:
+    """The same directory under /usr where /bin and /lib are links: Open MPI takes the prefix / for a mistake."""
+    below_usr = "/usr" + directory
+    return below_usr if os.path.realpath(directory) == os.path.realpath(below_usr) else directory

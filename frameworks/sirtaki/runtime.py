@@ -16,15 +16,17 @@ from sirtaki import (
     children,
     ending,
     gpu_libraries,
-    launchers,
     mpi_library,
+    mpi_settings,
     naming,
     parameter_check,
     process_sets,
+    segments,
     stacks,
+    starter_line,
+    starters,
     supervision,
 )
-from sirtaki.launch import segments
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, bind_existing, bind_global, register_at_init, unbind_all
 from sirtaki.version import __version__
@@ -73,10 +75,14 @@ def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
     global _dynamic
     libraries = _mpi_libraries()
     core.set_gpu_libraries(gpu_libraries.nccl(), gpu_libraries.nvrtc())
+    starter_line.leave_outer_job()
     arrival.claim()
     limit = core.start_timeout()
     line = supervision.join(limit)
     try:
+        starter_line.restore()
+        _refuse_other_mpi(libraries)
+        mpi_settings.adapt_to_host()
         # A launcher knows better who is missing.
         with arrival.Watch(limit) if line < 0 else contextlib.nullcontext():
             core.init(libraries, handle, ranks, _identity(dynamic), line)
@@ -85,7 +91,7 @@ def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
         raise
     supervision.up()
     mpi_library.share_with_mpi4py(core.mpi_info(libraries)["path"])
-    children.note_rank()
+    children.note_rank(is_alone=core.size() == 1 and starters.announced_size()[1] < 2 and line < 0)
     _dynamic = dynamic
     naming.reset()
     agreement.begin_job()
@@ -168,27 +174,31 @@ def _handle(comm: Any) -> int:
     return int(MPI._handleof(comm))
 
 
+def _refuse_other_mpi(libraries: list[str]) -> None:
+    """Some MPIs abort in their own init where the starter is another MPI's."""
+    variable = starters.variable_of_other_mpi(lambda: core.mpi_info(libraries)["version"])
+    if variable:
+        library = core.mpi_info(libraries)
+        raise RuntimeError(
+            f"the launcher announced {os.environ[variable]} processes ({variable}={os.environ[variable]}), but the MPI "
+            f"in use cannot find them: it is {_first_line(library['version'])} from {library['path']}; "
+            f"{starters.advice_on(variable)}"
+        )
+
+
+def _first_line(text: str) -> str:
+    return " ".join(text.strip().partition("\n")[0].split())
+
+
 def _check_not_alone() -> None:
-    variable, announced = launchers.announced_size()
+    variable, announced = starters.announced_size()
     if core.size() == 1 and announced > 1:
         library = core.mpi_info(_mpi_libraries())
-        found = library["version"].strip().splitlines()[0]
+        found = _first_line(library["version"])
         raise RuntimeError(
             f"the launcher announced {announced} processes ({variable}={os.environ.get(variable)}), but MPI sees only "
-            f"this one. The MPI in use is {found} from {library['path']}; {_how_to_meet(variable)}"
+            f"this one. The MPI in use is {found} from {library['path']}; {starters.advice_on(variable)}"
         )
-
-
-def _how_to_meet(variable: str) -> str:
-    if variable.startswith("SLURM_"):
-        return (
-            "srun has started the processes without a plugin by which it finds the others. Start with srun --mpi=pmi2 "
-            "for MPICH or --mpi=pmix for Open MPI (srun --mpi=list shows what there is), or with sirtakirun."
-        )
-    return (
-        "the launcher belongs to another MPI. Start with sirtakirun or with this MPI's own mpiexec, or choose the "
-        "launcher's library with SIRTAKI_MPI."
-    )
 
 
 def shutdown() -> None:

@@ -14,6 +14,8 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
+from sirtaki.exceptions import SirtakiInternalError
+
 VARIABLE = "SIRTAKI_SUPERVISOR"  # the socket's name
 _LONGEST = 100_000  # bytes of a message; the kernel takes some 200,000
 
@@ -53,6 +55,24 @@ def _connect() -> bool:
         return False
     _line, _process = line, os.getpid()
     return True
+
+
+def take_starter_line() -> int | None:
+    """A new descriptor of the socket by which MPI talks to its starter, from the process beside this rank, which has it
+    open. None where no launcher is. Raises SirtakiInternalError if the job has failed meanwhile.
+    """
+    if _line is None:
+        return None
+    try:
+        _line.send(b"D")
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(_line, _LONGEST, 1)
+            if message[:1] == b"F":
+                raise SirtakiInternalError(message.decode(errors="replace").split("\n", 5)[-1])
+            if message[:1] in (b"D", b""):
+                return descriptors[0] if descriptors else None
+    except OSError:
+        return None
 
 
 def up() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,30 @@ def test_signal_to_the_launcher(name: str, hosts: Hosts) -> None:
         hosts.assert_nothing_left()
         told = sorted(path.name for path in hosts.there.glob("told-*"))
         assert told == ([] if number == signal.SIGKILL else [f"told-{rank}-{number}" for rank in range(3)])
+
+
+WARNED = """
+got = []
+for number in (signal.SIGUSR1, signal.SIGUSR2): signal.signal(number, lambda number, frame: got.append(number))
+"""
+
+
+def test_warning_to_the_launcher(hosts: Hosts) -> None:
+    """C88: the handlers run on every host. The helpers and ssh live when they get it, too."""
+    body = WARNED + READY + "while len(set(got)) < 2: time.sleep(0.02)\nprint('warned', flush=True)\n"
+    with hosts.running(body, start=PLAIN) as job:
+        job.wait_for(hosts.there, 3)
+        for name in hosts.machine.names:
+            for pid in hosts.machine.processes(name):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:4]
+                if words[0].startswith(os.fsencode(sys.executable)) and any(b"/start_" in word for word in words):
+                    os.kill(pid, signal.SIGUSR1)
+                    os.kill(pid, signal.SIGUSR2)
+        job.process.send_signal(signal.SIGUSR1)
+        job.process.send_signal(signal.SIGUSR2)
+        output, error = job.process.communicate(timeout=30)
+        assert job.process.returncode == 0, error
+        assert sorted(output.decode().splitlines()) == [f"[{rank}] warned" for rank in range(3)]
 
 
 def test_kill_of_one_rank(hosts: Hosts) -> None:

@@ -13,7 +13,7 @@ if sys.argv[1] == "--mpi=list":
 words = sys.argv[1:]
 while words[0] != {python!r}:
     del words[0]
-known = {{"SLURM_NTASKS": "3", "SLURM_STEP_TASKS_PER_NODE": "1(x3)"}}
+known = {{"SLURM_STEP_ID": "0", "SLURM_NTASKS": "3", "SLURM_STEP_TASKS_PER_NODE": "1(x3)"}}
 tasks = [
     subprocess.Popen([*enter, *words], env={{**os.environ, **known, "SLURM_PROCID": str(r), "SLURM_NODEID": str(r)}})
     for r, enter in enumerate({enter!r})

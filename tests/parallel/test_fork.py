@@ -1,6 +1,8 @@
 """Processes and threads that a rank starts: data loaders' workers, forked children, subprocesses, several threads."""
 
 import os
+import subprocess
+import sys
 import threading
 
 import jobs
@@ -134,3 +136,43 @@ def test_two_lives_with_children():
     assert ended.code == 0 and ended.output.count("good") == 2, ended.output
     assert ended.output.count("RuntimeError: in a child") == 4, ended.output
     assert ended.output.count("has started and which is no rank itself") == 2, ended.output
+
+
+POOL = """
+import concurrent.futures, multiprocessing, os, sys
+def train(number):
+    import sirtaki, torch, sirtaki.torch as hvd
+    sirtaki.init()
+    found = (hvd.size(), hvd.allreduce(torch.full((2,), float(number)), op=hvd.Sum).tolist())
+    sirtaki.shutdown()
+    return found
+def train_all(method, numbers):
+    context = multiprocessing.get_context(method)
+    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+        return list(pool.map(train, numbers))
+if __name__ == "__main__":
+    import sirtaki, torch, sirtaki.torch as hvd
+    sirtaki.init()
+    assert hvd.allreduce(torch.ones(2)).tolist() == [1, 1]
+    assert train_all("spawn", [3]) == [(1, [3, 3])]
+    assert train_all("forkserver", [4]) == [(1, [4, 4])]
+    try:
+        train_all("fork", [5])
+    except RuntimeError as error:
+        assert "by the method spawn or forkserver" in str(error), error
+    else:
+        raise AssertionError("MPI has started in a forked process")
+    assert hvd.allreduce(torch.ones(2)).tolist() == [1, 1]
+    sirtaki.shutdown()
+    assert train_all("spawn", [6]) == [(1, [6, 6])]
+    print("all well")
+"""
+
+
+def test_an_executor_after_init(tmp_path):
+    """C118: of a job of one process without a launcher. Its workers are jobs of their own, during it and after it."""
+    script = tmp_path / "pool.py"
+    script.write_text(POOL)
+    words, environ = [sys.executable, str(script)], jobs.environment()
+    ended = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=200, check=False)
+    assert ended.returncode == 0 and ended.stdout == "all well\n", ended

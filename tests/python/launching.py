@@ -25,6 +25,16 @@ _FOREIGN = ("PMI_", "PMIX_", "OMPI_", "SLURM_", "HYDI_", "SIRTAKI_", "HOROVOD_",
 # Every program of these tests begins with this line.
 RANK = "import os, sys, time; rank = int(os.environ.get('PMI_RANK') or os.environ.get('OMPI_COMM_WORLD_RANK') or 0)\n"
 
+# And every one that calls init() with this.
+JOINED = """import os, signal, sys, time, sirtaki as hvd
+from sirtaki.native import core
+def meet(name):
+    core.submit(core.VERBS["barrier"], name, [], site=f"program.py:{sys._getframe(1).f_lineno}").wait()
+hvd.init()
+rank = hvd.rank()
+meet("first")
+"""
+
 MPIS = [
     pytest.param("", id="own"),
     pytest.param(
@@ -62,6 +72,13 @@ def command(*arguments: str) -> list[str]:
 def program(code: str, *arguments: str) -> list[str]:
     """A program for the ranks: Python code that knows its `rank`."""
     return [sys.executable, "-S", "-c", RANK + code, *arguments]
+
+
+def written(path: Path, body: str, start: str = JOINED) -> list[str]:
+    """A program for the ranks, in a file of that folder."""
+    script = path / "program.py"
+    script.write_text(start + body)
+    return [sys.executable, str(script)]
 
 
 def run(
@@ -119,6 +136,7 @@ def running(
     mark = uuid.uuid4().hex
     temporary = tmp_path / "temporary"
     temporary.mkdir()
+    extra.setdefault("SIRTAKI_GRACE_SECONDS", "2.5")
     environ = environment(**extra, **{_MARK: mark, "TMPDIR": str(temporary)}, **({"SIRTAKI_MPI": mpi} if mpi else {}))
     words = [*enter, *command(*arguments)]
     process = subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

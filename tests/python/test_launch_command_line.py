@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 from launching import run
 
-from sirtaki.launch import front, hosts, options
+from sirtaki import starters
+from sirtaki.launch import hosts, options
+from sirtaki.starters import srun
+from sirtaki.starters.hydra import Hydra
+from sirtaki.starters.openmpi import OpenMpi, OpenMpi5
+from sirtaki.starters.request import Request
 
 
 def parse(*words: str) -> argparse.Namespace:
@@ -299,18 +304,18 @@ def test_start_timeout_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         options.start_timeout(parse("-np", "2"))
 
 
-def request(**extra: object) -> front.Request:
+def request(**extra: object) -> Request:
     two = [hosts.Host("a", 2), hosts.Host("b", 1)]
     fields = {"hosts": two, "ssh_port": 7, "ssh_identity_file": "/k", "nics": ["eth0"], "pass_on": ["S"], **extra}
-    return front.Request(program=["prog"], ranks=3, **fields)  # type: ignore[arg-type]
+    return Request(program=["prog"], ranks=3, **fields)  # type: ignore[arg-type]
 
 
 def test_command_line_of_hydra() -> None:
     asked = request()
     words = ["mx", "-n", "3", "-hosts", "a:2,b:1", "-iface", "eth0", "-bind-to", "none", "prog"]
-    assert front.hydra("mx", asked) == words
+    assert Hydra().command("mx", asked) == words
     assert asked.environ == {"HYDRA_LAUNCHER_EXTRA_ARGS": "-p 7 -i /k"}
-    local = front.hydra("mx", front.Request(program=["prog"], ranks=3))
+    local = Hydra().command("mx", Request(program=["prog"], ranks=3))
     assert local == ["mx", "-n", "3", "-launcher", "fork", "-rmk", "user", "-bind-to", "none", "prog"]
 
 
@@ -321,14 +326,15 @@ def test_command_line_of_open_mpi(user: int, as_root: list[str], monkeypatch: py
     old = [*tcp, "--mca", "oob_tcp_if_include", "eth0", "-x", "S", "--bind-to", "none", "prog"]
     start = ["mx", "-np", "3", *as_root]
     expected = [*start, "--oversubscribe", "--host", "a:2,b:1", "--mca", "plm_rsh_args", "-p 7 -i /k", *old]
-    assert front.openmpi("mx", request(), newer=False) == expected
-    new = front.openmpi("mx", request(), newer=True)
+    assert OpenMpi().command("mx", request()) == expected
+    new = OpenMpi5().command("mx", request())
     assert new[len(start) : len(start) + 2] == ["--map-by", "slot:OVERSUBSCRIBE"]
     assert new[len(start) + 4 : len(start) + 7] == ["--prtemca", "plm_ssh_args", "-p 7 -i /k"]
 
 
-def test_command_line_of_srun() -> None:
-    words = front.srun("srun", request(), "pmi2")
+def test_command_line_of_srun(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(srun, "_plugin", lambda program, library: "pmi2")
+    words = srun.Srun().command("srun", request())
     assert words[:4] == ["srun", "-n", "3", "--export=ALL"] and words[-1] == "prog"
     assert {"--mpi=pmi2", "--cpu-bind=none", "--kill-on-bad-exit=1", "--input=none"} <= set(words)
     assert words[8:14] == ["-N", "2", "-w", "a,b", "--ntasks-per-node", "2"]
@@ -341,7 +347,7 @@ def test_environment_of_a_surrounding_job_is_not_inherited() -> None:
         **dict.fromkeys(("OMPI_MCA_orte_launch", "OMPI_MCA_ess"), "x"),
     }
     kept = {"PMIX_MCA_gds": "hash", "OMPI_MCA_btl": "self", "SIRTAKI_MPI": "x", "PATH": "/bin"}
-    assert front.without_identity({**environ, **kept}) == kept
+    assert starters.without_identity({**environ, **kept}) == kept
 
 
 def test_version_and_help() -> None:

@@ -15,26 +15,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from launching import Running, run, running
+from launching import JOINED, Running, run, running, written
 
-from sirtaki.launch import rank_line, status, status_command
+from sirtaki.launch import failure, rank_line, status, status_command
 from sirtaki.launch.starting import Starting
 
-START = """import os, signal, sys, time, sirtaki as hvd
-from sirtaki.native import core
-def meet(name):
-    core.submit(core.VERBS["barrier"], name, [], site=f"program.py:{sys._getframe(1).f_lineno}").wait()
-hvd.init()
-rank = hvd.rank()
-meet("first")
-"""
 QUICK = {"SIRTAKI_STALL_CHECK_TIME_SECONDS": "1", "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS": "2"}
-
-
-def written(path: Path, body: str, start: str = START) -> list[str]:
-    script = path / "program.py"
-    script.write_text(start + body)
-    return [sys.executable, str(script)]
 
 
 def test_the_first_cause_is_last(tmp_path: Path) -> None:
@@ -157,7 +143,7 @@ if again:
     hvd.init()
     meet("second")
 """
-    program = written(tmp_path, body, START.replace('meet("first")\n', ""))
+    program = written(tmp_path, body, JOINED.replace('meet("first")\n', ""))
     done = run("-np", "2", *program, "end", **QUICK)
     text = done.stderr.decode()
     assert done.returncode == 1 and done.stdout.count(b"caught") == 2 and "BAD TERMINATION" not in text, text
@@ -185,7 +171,7 @@ except hvd.SirtakiInternalError:
     core.init = working
     hvd.init()
 """
-    program = written(tmp_path, "", START.replace("hvd.init()\n", within))
+    program = written(tmp_path, "", JOINED.replace("hvd.init()\n", within))
     done = run("-np", "2", *program, "raise")
     last = done.stderr.decode().splitlines()[-1]
     assert done.returncode == 1 and last.startswith("sirtakirun: rank 1 on host "), done.stderr
@@ -205,7 +191,7 @@ def test_a_rank_that_is_stopped_while_the_others_leave(tmp_path: Path) -> None:
 
 def test_a_rank_that_does_not_call_init(tmp_path: Path) -> None:
     """C63."""
-    start = START.replace("hvd.init()", "if os.environ['PMI_RANK'] == '1': time.sleep(60)\nhvd.init()")
+    start = JOINED.replace("hvd.init()", "if os.environ['PMI_RANK'] == '1': time.sleep(60)\nhvd.init()")
     done = run("-np", "2", *written(tmp_path, "", start), SIRTAKI_START_TIMEOUT="2")
     assert done.returncode == 1
     assert b"1 of 2 ranks arrived within 2 s (SIRTAKI_START_TIMEOUT), missing: rank 1" in done.stderr.splitlines()[-1]
@@ -214,7 +200,7 @@ def test_a_rank_that_does_not_call_init(tmp_path: Path) -> None:
 def test_a_rank_that_is_stopped_within_init(tmp_path: Path) -> None:
     """The others are in MPI_Init, which waits without a limit."""
     stop = "if os.environ['PMI_RANK'] == '1': core.init = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)\nhvd.init()"
-    program = written(tmp_path, "", START.replace("hvd.init()", stop))
+    program = written(tmp_path, "", JOINED.replace("hvd.init()", stop))
     with running(tmp_path, "-np", "2", *program, SIRTAKI_START_TIMEOUT="1") as job:
         last = job.process.communicate(timeout=30)[1].splitlines()[-1]
         assert job.process.returncode == 1 and last.startswith(b"sirtakirun: rank 1 on host "), last
@@ -374,7 +360,7 @@ def test_jobs_of_others_and_of_none(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_exit_code_of_a_rank_that_leaves_slowly(tmp_path: Path) -> None:
     """Libraries are taken down after it has left the job; the others' deaths do not end it meanwhile."""
-    start = f"import atexit, time; atexit.register(time.sleep, 1.7)\n{START}"
+    start = f"import atexit, time; atexit.register(time.sleep, 1.7)\n{JOINED}"
     done = run("-np", "3", *written(tmp_path, "if rank == 1: sys.exit(7)\nmeet('second')\n", start))
     assert done.returncode == 7, done.stderr
     assert done.stderr.splitlines()[-1].startswith(b"sirtakirun: rank 1 on host ")
@@ -455,3 +441,57 @@ def test_a_rank_that_left_and_comes_again_before_it_is_looked_at() -> None:
     with connected():
         look_until(3)
         assert kinds == [rank_line.JOINS, rank_line.LEAVES, rank_line.JOINS] and line.joined()
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (
+            "Exception('Other MPI error, error stack:\\na(1): x failed\\nb(2): readv failed')",
+            "error stack: b(2): readv failed (",
+        ),
+        (
+            "ValueError('Graph execution error:\\n\\nDetected at node x\\n  File y\\nbad shape [2]\\n\\t [[{{x}}]]')",
+            "ValueError: Graph execution error: bad shape [2] (",
+        ),
+        (
+            "ValueError('in user code:\\n\\n    File y, line 6\\n        f(x)\\n\\n    ValueError: no shape fits')",
+            "ValueError: in user code: ValueError: no shape fits (",
+        ),
+        (
+            "ValueError('G:\\n2 root error(s) found.\\n  (0) UNKNOWN: boom\\n  (1) UNKNOWN: bam')",
+            "G: (0) UNKNOWN: boom (",
+        ),
+        ("ValueError('to do:')", "failed first: ValueError: to do: ("),
+        ("FileNotFoundError(os.fsdecode(b'part-\\xff'))", r"FileNotFoundError: part-\udcff ("),
+    ],
+)
+def test_the_last_line_says_what_happened(error: str, expected: str, tmp_path: Path) -> None:
+    """Where a text begins with a heading, and where it is not UTF-8."""
+    done = run("-np", "2", *written(tmp_path, f"if rank == 1: raise {error}\nmeet('x')\n"))
+    assert done.returncode == 1 and expected in done.stderr.decode(errors="replace").splitlines()[-1], done.stderr
+    assert b"TypeError" not in done.stderr
+
+
+def test_little_shared_memory_is_named_with_what_cures_it() -> None:
+    text = str(failure.of_exit(1, "n1", -signal.SIGBUS))
+    assert "killed by signal 7, SIGBUS (/dev/shm or " in text and "MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_NUM_CELLS=8" in text
+
+
+def test_a_script_whose_name_is_not_utf8(tmp_path: Path) -> None:
+    script = os.fsencode(tmp_path) + b"/train-\xff.py"
+    Path(os.fsdecode(script)).write_text(JOINED + "if rank == 1: raise ValueError('boom')\nmeet('x')\n")
+    done = run("-np", "2", sys.executable, os.fsdecode(script))
+    assert done.returncode == 1 and rb"ValueError: boom (train-\udcff.py:8" in done.stderr.splitlines()[-1], done.stderr
+
+
+def test_errors_have_one_name(tmp_path: Path) -> None:
+    """In the docs, in tracebacks and in the last line."""
+    done = run("-np", "2", *written(tmp_path, "raise hvd.SirtakiInternalError('boom')\n"))
+    assert b"sirtaki.SirtakiInternalError: boom" in done.stderr and b"_core" not in done.stderr, done.stderr
+    import pickle
+
+    import sirtaki
+
+    error = pickle.loads(pickle.dumps(sirtaki.SirtakiInternalError("boom")))
+    assert type(error) is sirtaki.HorovodInternalError and str(error) == "boom"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from launching import MPIS, program, run, running
 
-from sirtaki.launch import slurm
+from sirtaki.starters import slurm_hosts
 
 SSH = """#!{python} -S
 import os, sys
@@ -34,7 +34,8 @@ words = sys.argv[1:]
 ranks = int(words[1])
 while words[0] != {python!r}:
     del words[0]
-extra = {{"SLURM_NTASKS": str(ranks), "SLURM_STEP_TASKS_PER_NODE": str(ranks), "SLURM_NODEID": "0"}}
+extra = {{"SLURM_STEP_ID": "0", "SLURM_NODEID": "0"}}
+extra |= {{"SLURM_NTASKS": str(ranks), "SLURM_STEP_TASKS_PER_NODE": str(ranks)}}
 tasks = [subprocess.Popen(words, env={{**os.environ, **extra, "SLURM_PROCID": str(r)}}) for r in range(ranks)]
 sys.exit(max(task.wait() for task in tasks))
 """
@@ -152,12 +153,12 @@ def test_srun_is_left_alone_when_mpiexec_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_hosts_of_an_allocation() -> None:
-    assert slurm.expanded("n[1-3,07],m,a[09-10]-ib") == ["n1", "n2", "n3", "n07", "m", "a09-ib", "a10-ib"]
-    assert slurm.hosts({"SLURM_JOB_NODELIST": "n[1-2]"}) == ["n1", "n2"]
-    assert slurm.hosts({}) == [] and slurm.hosts({"SLURM_JOB_NODELIST": "n[1-"}) == []
+    assert slurm_hosts.expanded("n[1-3,07],m,a[09-10]-ib") == ["n1", "n2", "n3", "n07", "m", "a09-ib", "a10-ib"]
+    assert slurm_hosts.hosts({"SLURM_JOB_NODELIST": "n[1-2]"}) == ["n1", "n2"]
+    assert slurm_hosts.hosts({}) == [] and slurm_hosts.hosts({"SLURM_JOB_NODELIST": "n[1-"}) == []
     for text in ("n[1-", "n[x]", "n[1-9999999999]", ",", "n[]"):
         with pytest.raises(ValueError):
-            slurm.expanded(text)
+            slurm_hosts.expanded(text)
 
 
 def test_srun_listens_for_the_allocation_only(tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
 from launching import environment, program, run
 
-from sirtaki import mpi_library
+from sirtaki import mpi_library, starters
 
 HYDRA = "HYDRA build details:\n    Version:   9.1\n"
 NATIVE = ("MPI.mpich.cpython-311-x86_64-linux-gnu.so", "MPI.openmpi.cpython-311-x86_64-linux-gnu.so")
@@ -38,12 +39,14 @@ class Site:
         self.system = root / "system" / "lib"
         self.packages = root / "packages"
         self.cache: dict[str, str] = {}
+        self.layers: list[str] = []
         self.environ = {"PATH": str(root / "path")}
         monkeypatch.setattr(mpi_library.sys, "prefix", str(root / "env"))
         monkeypatch.setattr(mpi_library.site, "ENABLE_USER_SITE", False)
         monkeypatch.setattr(mpi_library, "_SYSTEM_DIRECTORIES", (str(self.system),))
         monkeypatch.setattr(mpi_library, "_loader_cache", lambda: self.cache)
         monkeypatch.setattr(mpi_library, "_openmpi_says", list)
+        monkeypatch.setattr(mpi_library, "_package_directories", lambda: self.layers)
         monkeypatch.setattr(mpi_library.importlib.util, "find_spec", self._find_spec)
 
     def _find_spec(self, name: str) -> object:
@@ -171,6 +174,39 @@ def test_mpiexec_of_another_mpi_is_not_taken(site: Site) -> None:
     assert site.find(SIRTAKI_MPI=open_mpi).mpiexec == str(site.root / "path" / "mpiexec")
 
 
+def test_an_environment_below_this_one(site: Site) -> None:
+    """A virtual environment that lets the packages of its base through, where the MPI is."""
+    (below,) = place(site.root / "base" / "lib" / "libmpi.so.12")
+    assert site.candidates() == []
+    site.layers.append(str(site.root / "base" / "lib" / "python3.11" / "site-packages"))
+    assert site.candidates() == [below]
+    (own,) = place(site.lib / "libmpi.so.12")
+    assert site.candidates() == [own, below]
+
+
+def test_a_library_in_the_layer_below_a_real_environment(tmp_path: Path) -> None:
+    venv.create(tmp_path / "upper", system_site_packages=True, with_pip=False)
+    packages = next((tmp_path / "upper" / "lib").glob("python*")) / "site-packages"
+    (packages / "layer.pth").write_text(str(tmp_path / "base" / "lib" / "python3" / "site-packages") + "\n")
+    (tmp_path / "base" / "lib" / "python3" / "site-packages").mkdir(parents=True)
+    (below,) = place(tmp_path / "base" / "lib" / "libmpi_abi.so.1")
+    code = "from sirtaki import mpi_library; print(*mpi_library.candidates())"
+    words = [str(tmp_path / "upper" / "bin" / "python"), "-c", code]
+    done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=60)
+    assert done.stdout.split()[0] == below, done
+
+
+def test_the_starter_of_a_library_in_the_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C120: /lib and /bin are links into /usr. Open MPI takes the prefix / for a mistake."""
+    library = "/lib/x86_64-linux-gnu/libmpi.so.40"
+    linked = {"/lib", "/bin", "/lib/x86_64-linux-gnu"}
+    monkeypatch.setattr(mpi_library.os.path, "realpath", lambda path: f"/usr{path}" if path in linked else path)
+    monkeypatch.setattr(mpi_library.os.path, "isfile", lambda path: path.endswith(("/bin/mpiexec.openmpi", library)))
+    monkeypatch.setattr(mpi_library.os, "access", lambda path, mode: path.startswith(("/bin/", "/usr/bin/")))
+    monkeypatch.setattr(mpi_library.starters, "identify", lambda path: (starters.of_library(library)[0], ""))
+    assert mpi_library.find({"SIRTAKI_MPI": library, "PATH": "/bin"}).mpiexec == "/usr/bin/mpiexec.openmpi"
+
+
 def test_library_without_mpiexec_is_told(tmp_path: Path) -> None:
     place(tmp_path / "a" / "b" / "c" / "lib" / "libmpi.so.40")
     library = str(tmp_path / "a" / "b" / "c" / "lib" / "libmpi.so.40")
@@ -192,11 +228,12 @@ def test_library_without_mpiexec_is_told(tmp_path: Path) -> None:
     ],
 )
 def test_kinds_of_mpiexec(text: str, kind: str, words: str, tmp_path: Path) -> None:
-    assert mpi_library.flavour(mpiexec(tmp_path / "mpiexec", text)) == (kind, words)
+    starter, told = starters.identify(mpiexec(tmp_path / "mpiexec", text))
+    assert (starter.name if starter else "unknown", told) == (kind, words)
 
 
 def test_mpiexec_that_cannot_run_is_unknown(tmp_path: Path) -> None:
-    assert mpi_library.flavour(str(tmp_path / "none"))[0] == "unknown"
+    assert starters.identify(str(tmp_path / "none"))[0] is None
 
 
 def test_sharing_with_mpi4py_respects_the_user(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,22 @@
 """sirtakirun on 1 to 4 ranks of this host: arguments, environment, threads, exit codes."""
 
+import ast
 import ctypes
+import glob
 import json
+import math
 import os
+import resource
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from launching import ALL_MPIS, FRAMEWORKS, MPIS, command, environment, program, run
 
-from sirtaki.launch import spec, threads
+from sirtaki import starters
+from sirtaki.launch import cores, spec, standard_input, threads
 
 ARGUMENTS = [
     "a b",
@@ -112,9 +119,9 @@ def test_share_of_the_cores(cores: int, local: int, expected: bytes) -> None:
 
 def test_local_size_under_slurm() -> None:
     environ = {"SLURM_STEP_TASKS_PER_NODE": "2(x3),1", "SLURM_NODEID": "3"}
-    assert spec.local_size_from(environ, 9) == 1
-    assert spec.local_size_from({**environ, "SLURM_NODEID": "2"}, 9) == 2
-    assert spec.local_size_from({}, 9) == 9
+    assert starters.announced_local_size(environ) == 1
+    assert starters.announced_local_size({**environ, "SLURM_NODEID": "2"}) == 2
+    assert starters.announced_local_size({}) == 0
 
 
 @pytest.mark.parametrize("mpi", ALL_MPIS)
@@ -233,8 +240,6 @@ def test_launch_inside_a_rank_is_a_job_of_its_own() -> None:
 
 
 def test_launching_loads_no_framework_and_no_core() -> None:
-    import subprocess
-
     code = (
         "import sys, sirtaki.launch.command\n"
         "print([m for m in ('torch', 'tensorflow', 'numpy', 'mpi4py.MPI', 'sirtaki._core') if m in sys.modules])"
@@ -261,3 +266,141 @@ time.sleep(50)
     done = run("-np", "3", *program(code), mpi=mpi)
     assert done.returncode == 3, done.stderr
     assert b"rank 1 on host" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.skipif(
+    not glob.glob("/lib/*-linux-gnu/libmpi.so.40") or not shutil.which("mpiexec.openmpi"),
+    reason="the distribution's Open MPI is not installed",
+)
+def test_an_open_mpi_in_the_root() -> None:
+    """C120"""
+    (library,) = glob.glob("/lib/*-linux-gnu/libmpi.so.40")
+    done = run("-np", "2", *program("print(rank)"), mpi=library)
+    assert (done.returncode, sorted(done.stdout.split())) == (0, [b"0", b"1", b"[0]", b"[1]"]), done
+
+
+def test_a_starter_that_starts_nothing() -> None:
+    """Its own exit code is 0, but a job without ranks is no success."""
+    done = run("-np", "2", "--mpi-args=--version", *program("print('ran')"))
+    assert done.returncode == 1 and done.stdout == b"", done
+    assert b"mpiexec ended with exit code 0, but has started 0 of 2 ranks" in done.stderr.splitlines()[-1], done
+
+
+@pytest.mark.parametrize(
+    ("words", "needed"),
+    [
+        (["python", "-"], True),
+        (["python3.11"], True),
+        (["/usr/bin/python3", "-u", "-X", "dev", "-", "--epochs"], True),
+        (["bash", "-s", "a"], True),
+        (["sh", "-x"], True),
+        (["python", "-u", "train.py", "-"], False),
+        (["python", "-c", "pass", "-"], False),
+        (["python", "-um", "train"], False),
+        (["python", "--version"], False),
+        (["bash", "-lc", "train"], False),
+        (["bash", "train.sh", "-s"], False),
+        (["cat", "-"], False),
+    ],
+)
+def test_a_program_from_stdin(words: list[str], needed: bool) -> None:
+    assert standard_input.is_needed(words) == needed
+
+
+def test_a_program_from_stdin_is_refused() -> None:
+    """Ranks would read nothing, and the job would end well."""
+    words = command("-np", "2", sys.executable, "-")
+    done = subprocess.run(words, input=b"print('ran')", env=environment(), capture_output=True, timeout=60)
+    assert done.returncode == 2 and b"ran" not in done.stdout, done
+    assert b"would read its program from stdin, which is /dev/null on all ranks" in done.stderr, done
+
+
+@pytest.mark.parametrize(
+    ("membership", "files", "expected"),
+    [
+        ("0::/\n", {"cpu.max": "150000 100000\n"}, 1.5),
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000\n", "a/cpu.max": "400000 100000\n"}, 4),
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000\n"}, math.inf),
+        ("0::/a\n", {}, math.inf),
+        (
+            "3:cpu,cpuacct:/a\n0::/\n",
+            {"cpu,cpuacct/a/cpu.cfs_quota_us": "200000\n", "cpu,cpuacct/a/cpu.cfs_period_us": "100000\n"},
+            2,
+        ),
+        ("3:cpu:/a\n", {"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, math.inf),
+        ("nonsense\n", {"cpu.max": "0 0\n"}, math.inf),
+    ],
+)
+def test_quota_of_a_container(membership: str, files: dict[str, str], expected: float, tmp_path: Path) -> None:
+    (tmp_path / "membership").write_text(membership)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert cores.quota(str(tmp_path), str(tmp_path / "membership")) == expected
+
+
+def test_threads_under_a_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cores, "allowed", lambda: 64)
+    monkeypatch.setattr(cores, "quota", lambda: 4.5)
+    assert cores.available() == 4
+    assert threads.note({}, 2, True).endswith(" set to 2 (4 cores by the container's CPU quota / 2 local ranks)")
+    assert "set to 4" in threads.note({}, 1, True)
+    monkeypatch.setattr(spec, "allowed", lambda: 64)
+    job = spec.Spec(size=1, command=[b"x"], environ={}, cwd=b"/")
+    job.threads = threads.unset({})
+    assert spec.program_environment(job, {}, 4)[b"OMP_NUM_THREADS"] == b"4"
+
+
+TOUCH = "import os, torch; torch.ones(100_000).sum(); print(os.sched_getaffinity(0))"
+BOUND = [{"OMP_PROC_BIND": "true"}, {"OMP_PLACES": "cores"}, {"OMP_PROC_BIND": "close", "OMP_PLACES": "threads"}]
+
+
+@pytest.mark.parametrize("bound", BOUND, ids=lambda bound: "+".join(bound))
+def test_bound_threads_of_two_ranks_have_cores_of_their_own(bound: dict[str, str]) -> None:
+    """C106"""
+    pytest.importorskip("torch")
+    done = run("-np", "2", sys.executable, "-c", TOUCH, **bound)
+    assert done.returncode == 0, done.stderr
+    if CORES < 2:
+        assert b" binds the threads of all ranks to the same cores" in done.stderr
+        return
+    first, second = (ast.literal_eval(line[4:].decode()) for line in sorted(done.stdout.splitlines()))
+    assert first and second and not first & second, done.stdout
+    assert b"each rank gets cores of its own, because of " in done.stderr
+
+
+@pytest.mark.parametrize(
+    "listed", [{"GOMP_CPU_AFFINITY": "0-1"}, {"OMP_PLACES": "{0},{1}"}], ids=lambda listed: str(*listed)
+)
+def test_cores_that_are_listed_for_all_ranks(listed: dict[str, str]) -> None:
+    """C106: the list is the user's. One line says what is wrong with it."""
+    done = run("-np", "2", *program("print(len(os.sched_getaffinity(0)))"), **listed)
+    (name,) = listed
+    told = f"{name} gives all ranks the same cores: unset it, and set OMP_PROC_BIND=true".encode()
+    assert done.returncode == 0 and done.stderr.count(told) == 1, done.stderr
+
+
+def test_share_of_bound_ranks() -> None:
+    parts = [cores.share(rank, CORES) for rank in range(CORES)]
+    assert set().union(*parts) == os.sched_getaffinity(0) and sum(map(len, parts)) == CORES
+    assert cores.share(0, CORES + 1) == set()
+
+
+def limited(soft: int, hard: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("hard", [4096, 100])
+def test_limit_of_open_files(hard: int) -> None:
+    """C100"""
+    code = "print(__import__('resource').getrlimit(7)[0])"
+    words = command("-np", "16", *program(code))
+    done = subprocess.run(
+        words, env=environment(), capture_output=True, timeout=60, preexec_fn=lambda: limited(64, hard)
+    )
+    if hard == 4096:
+        assert done.returncode == 0 and len(done.stdout.splitlines()) == 16, done
+        return
+    assert done.returncode == 1, done
+    (line,) = (line for line in done.stderr.splitlines() if b"open files" in line)
+    assert line.startswith(b"sirtakirun: 16 ranks need 120 open files, but the hard limit is 100 (ulimit -Hn)")

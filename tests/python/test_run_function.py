@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import sirtaki
-from sirtaki import function_job
+from sirtaki.launch import function_job
 
 
 def ranks_and(one, other=0):

@@ -19,8 +19,10 @@ import sys
 import time
 from collections.abc import Mapping
 
-from . import channel, processes
-from .spec import VARIABLE, Spec
+from sirtaki import processes
+from sirtaki.launch import channel, open_files
+from sirtaki.launch.program_signals import ignore_warnings
+from sirtaki.launch.spec import VARIABLE, Spec
 
 _HEADER = struct.Struct(">II")
 _LONGEST = 1 << 28
@@ -44,6 +46,7 @@ def main(arguments: list[str]) -> int:
     try:
         words, data = _read_order()
         spec = Spec.from_bytes(data)
+        open_files.provide_on_other_host(spec.size)
         connection = channel.connect_remote(spec.endpoints, spec.token, spec.lost_after)
     except (OSError, ValueError, KeyError) as error:
         sys.stderr.write(f"sirtakirun: cannot start ranks on {channel.own_host_name()}: {error}\n")
@@ -81,6 +84,7 @@ class _Agent:
 
     def run(self, command: str, data: bytes) -> int:
         processes.become_subreaper()
+        ignore_warnings()
         wake = _watch_signals()
         memory = os.memfd_create("sirtaki", os.MFD_CLOEXEC)
         os.write(memory, data)

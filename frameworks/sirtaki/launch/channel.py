@@ -21,6 +21,8 @@ END = 5
 JOINED, OVER, CAUSE, PICTURE = 6, 11, 7, 10
 # From the launcher: this is why the job ends, for the rank to know; how does the rank stand; its init takes too long.
 FAIL, ASK, LATE = 8, 9, 12
+# From the launcher: pass this signal on if the program handles it. From a worker: it does not.
+SIGNAL, UNHANDLED = 13, 14
 # From what starts the ranks of another host: that host is reached, or why it is not.
 HOST = 16
 

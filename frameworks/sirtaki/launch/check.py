@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from sirtaki import gpu_libraries, mpi_library
+from sirtaki import gpu_libraries, mpi_library, starters
 from sirtaki.version import __version__
 
 _FRAMEWORKS = ("torch", "tensorflow", "keras", "jax")
@@ -100,8 +100,8 @@ def _mpiexec() -> str:
     library = mpi_library.find()
     if library.mpiexec is None:
         return f"missing: none belongs to {library.path}, neither beside it nor in PATH"
-    kind, words = mpi_library.flavour(library.mpiexec)
-    return f"{library.mpiexec} ({kind}: {words})"
+    starter, words = starters.identify(library.mpiexec)
+    return f"{library.mpiexec} ({starter.name if starter else 'unknown'}: {words})"
 
 
 def _mpi4py() -> str:

@@ -2,6 +2,7 @@
 
 import copy
 import os
+import re
 import secrets
 import shlex
 import shutil
@@ -9,27 +10,31 @@ import signal
 import socket
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
-from sirtaki import mpi_library
+from sirtaki import mpi_library, starters
 from sirtaki.launch import (
     addresses,
+    cores,
     dry_run,
-    front,
     hosts,
+    open_files,
     options,
     private_directory,
     remote,
-    slurm,
     spec,
+    standard_input,
     status,
     threads,
 )
 from sirtaki.launch.job import Job, Limits
+from sirtaki.launch.program_signals import PASSED_ON
 from sirtaki.launch.screen import Screen
+from sirtaki.starters.request import Host, Request
 
 _PROGRAM = "start_worker.py"
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONNECT_SECONDS = 10  # for ssh to one host, unless all must have started sooner
 
 
@@ -54,14 +59,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _launch(chosen, ranks)
     except (ValueError, OSError, mpi_library.MpiNotFoundError) as error:
-        print(f"sirtakirun: {error}", file=sys.stderr)
+        print(f"sirtakirun: {_told(error)}", file=sys.stderr)
         return 2 if isinstance(error, ValueError) else 1
 
 
+def _told(error: Exception) -> str:
+    """An OSError without a file is one of ours, whose number tells nothing."""
+    return error.strerror or str(error) if isinstance(error, OSError) and error.filename is None else str(error)
+
+
 def _launch(chosen: Namespace, ranks: int) -> int:
+    _check_input(chosen.command)
     where = _hosts(chosen, ranks)
-    kind, program, library = _front(chosen)
-    local = not where and kind != "srun"
+    starter, program, library = _starter(chosen)
+    local = not where and not starter.places_ranks
     if local:
         _check_program(chosen.command[0])
     screen = Screen(ranks, bool(chosen.prefix_output_with_timestamp))
@@ -71,27 +82,30 @@ def _launch(chosen: Namespace, ranks: int) -> int:
         screen.note(note)
     limits = Limits(start=options.start_timeout(chosen), grace=job_spec.grace, lost_after=job_spec.lost_after)
     with ExitStack() as stack:
-        request = _request(chosen, ranks, where, front.for_mpiexec(front.without_identity(os.environ)))
-        directory = ""
+        request = _request(chosen, ranks, where, library)
+        directory, reached = "", None
         stack.enter_context(_leaving_in_order())
-        if local or (where and kind != "srun" and not remote.is_left_to_mpiexec(chosen.mpi_args)):
+        if local or (where and not starter.places_ranks and not remote.is_left_to_mpiexec(chosen.mpi_args)):
             directory = stack.enter_context(private_directory.make())
-            request.remote = None if local else _remote(chosen, where, directory, limits)
-        listeners = _prepare(request, job_spec, directory)
+            reached = None if local else _remote(chosen, where, directory, limits)
+        listeners = _prepare(request, reached, job_spec, directory)
         for listener in listeners:
             stack.enter_context(listener)
-        command = _command(kind, program, library, request)
+        command = starter.command(program, request)
         if chosen.dry_run:
-            print(dry_run.plan(request, job_spec, command), end="")
+            print(dry_run.plan(request, reached, job_spec, command), end="")
             return 0
+        here = ranks if local else sum(host.slots for host in where if addresses.is_own(host.name))
+        open_files.provide(here, ranks - here)
         if chosen.verbose:
             screen.note(shlex.join(command))
-        arrivals = remote.Arrivals(request.remote) if request.remote is not None else None
+        arrivals = remote.Arrivals(reached) if reached is not None else None
         job = Job(
             ranks,
             listeners,
             job_spec.token,
             screen,
+            starter=starter,
             limits=limits,
             verbose=chosen.verbose,
             arrivals=arrivals,
@@ -106,11 +120,11 @@ def _leaving_in_order() -> Iterator[None]:
     """A signal that comes before the job has begun removes what lies in the job's directory, too."""
 
     def leave(number: int, frame: object) -> None:
-        if number != signal.SIGUSR1:  # asks how the job stands: there is none yet
+        if number not in PASSED_ON:  # they are meant for ranks: there are none yet
             sys.exit(128 + number)
 
     before = {}
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *PASSED_ON):
         if signal.getsignal(number) != signal.SIG_IGN:
             before[number] = signal.signal(number, leave)
     try:
@@ -120,8 +134,8 @@ def _leaving_in_order() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _request(chosen: Namespace, ranks: int, where: list[hosts.Host], environ: dict[str, str]) -> front.Request:
-    return front.Request(
+def _request(chosen: Namespace, ranks: int, where: list[Host], library: str) -> Request:
+    return Request(
         program=[sys.executable, "-I", "-S", os.path.join(os.path.dirname(__file__), _PROGRAM)],
         ranks=ranks,
         hosts=where,
@@ -130,31 +144,41 @@ def _request(chosen: Namespace, ranks: int, where: list[hosts.Host], environ: di
         ssh_identity_file=chosen.ssh_identity_file,
         binding_args=chosen.binding_args,
         mpi_args=chosen.mpi_args,
-        environ=environ,
+        library=library,
+        environ=_plain(starters.without_identity(os.environ)),
     )
 
 
-def _prepare(request: front.Request, job_spec: spec.Spec, directory: str) -> list[socket.socket]:
+def _plain(environ: Mapping[str, str]) -> dict[str, str]:
+    """What the starter itself gets, as it may copy it through texts of its own. The rest travels with the spec."""
+    return {n: v for n, v in environ.items() if _PLAIN_NAME.fullmatch(n) and "\n" not in v}
+
+
+def _prepare(
+    request: Request, reached: remote.Remote | None, job_spec: spec.Spec, directory: str
+) -> list[socket.socket]:
     """Puts the spec where the workers will look for it; returns the sockets that they connect to.
 
-    directory: the job's private one, "" when no rank runs on this host or somebody else starts those on others.
+    reached: the other hosts, None if there are none or the starter reaches them. directory: the job's private one, ""
+    when no rank runs on this host or somebody else starts those on others.
     """
-    if directory and request.remote is None:
+    if directory and reached is None:
         request.program = [*request.program, os.path.join(directory, "spec")]
         return [private_directory.listen(job_spec, directory)]
     request.program = [*request.program, spec.BY_ENVIRONMENT]
-    others = [host.name for host in request.hosts] or slurm.hosts(os.environ)
+    others = [host.name for host in request.hosts] or starters.allocated_hosts()
     job_spec.token = secrets.token_bytes(32)
     listeners = _listen(job_spec, addresses.toward(others, request.nics))
-    if request.remote is None:
+    if reached is None:
         request.pass_on = spec.write_to_environment(job_spec, request.environ)
         return listeners
     here = copy.copy(job_spec)
     listeners.append(private_directory.listen(here, directory))
     for name in (b"SIRTAKI_HOSTNAME", b"HOROVOD_HOSTNAME"):
         job_spec.environ.pop(name, None)  # of this host alone
-    request.remote.write(job_spec.to_bytes(), os.environb)
-    request.remote.localhost = addresses.ipv4_beside(job_spec.endpoints[0][0])
+    reached.write(job_spec.to_bytes(), os.environb)
+    request.placed, request.remote_script = reached.placed(), reached.script()
+    request.localhost = addresses.ipv4_beside(job_spec.endpoints[0][0])
     request.environ = remote.environment_for_mpiexec(request.environ)
     request.environ[spec.VARIABLE] = os.path.join(directory, "spec")
     return listeners
@@ -170,7 +194,7 @@ def _listen(job_spec: spec.Spec, own: Sequence[str]) -> list[socket.socket]:
     return listeners
 
 
-def _hosts(chosen: Namespace, ranks: int) -> list[hosts.Host]:
+def _hosts(chosen: Namespace, ranks: int) -> list[Host]:
     """The hosts to run on; empty for this one. Raises ValueError when they have too few slots."""
     if chosen.hosts is not None:
         found = hosts.from_list(chosen.hosts)
@@ -187,7 +211,7 @@ def _hosts(chosen: Namespace, ranks: int) -> list[hosts.Host]:
     return used
 
 
-def _remote(chosen: Namespace, where: list[hosts.Host], directory: str, limits: Limits) -> remote.Remote:
+def _remote(chosen: Namespace, where: list[Host], directory: str, limits: Limits) -> remote.Remote:
     shell = remote.Shell(
         agent=remote.agent_words(chosen.launch_agent, os.environ),
         arguments=remote.ssh_arguments(os.environ),
@@ -204,35 +228,30 @@ def _remote(chosen: Namespace, where: list[hosts.Host], directory: str, limits: 
     return remote.Remote(where, shell, directory)
 
 
-def _front(chosen: Namespace) -> tuple[str, str, str]:
-    """What starts the ranks, as (kind, program, library). Raises ValueError or MpiNotFoundError."""
+def _starter(chosen: Namespace) -> tuple[starters.Starter, str, str]:
+    """What starts the ranks, its program, and their MPI library. Raises ValueError or MpiNotFoundError."""
     library = mpi_library.find()
-    srun = shutil.which("srun")
-    if chosen.launcher == "srun" or (chosen.launcher == "auto" and srun and "SLURM_JOB_ID" in os.environ):
-        if not srun:
-            raise ValueError("--launcher srun: there is no srun in PATH")
-        return "srun", srun, library.path
-    if library.mpiexec is None:
+    for starter in (starter for starter in starters.STARTERS if starter.places_ranks):
+        program = shutil.which(starter.called)
+        if chosen.launcher == starter.called and not program:
+            raise ValueError(f"--launcher {starter.called}: there is no {starter.called} in PATH")
+        is_wanted = chosen.launcher == "auto" and starter.is_in_allocation(os.environ)
+        if program and (is_wanted or chosen.launcher == starter.called):
+            return starter, program, library.path
+    found = starters.identify(library.mpiexec)[0] if library.mpiexec is not None else None
+    if library.mpiexec is None or found is None:
         raise mpi_library.MpiNotFoundError(
             f"no mpiexec belongs to {library.path} ({library.reason}): looked beside it and in PATH; "
             f"put the bin directory of that MPI into PATH, or choose another MPI with {mpi_library.VARIABLE}"
         )
-    return mpi_library.flavour(library.mpiexec)[0], library.mpiexec, library.path
-
-
-def _command(kind: str, program: str, library: str, request: front.Request) -> list[str]:
-    if kind == "srun":
-        return front.srun(program, request, front.srun_pmi(program, library))
-    if kind == "hydra":
-        return front.hydra(program, request)
-    return front.openmpi(program, request, newer=kind == "prrte")
+    return found, library.mpiexec, library.path
 
 
 def _spec(chosen: Namespace, ranks: int, screen: Screen) -> spec.Spec:
     environ = dict(os.environb)
     if environ.pop(b"", None) is not None:
         screen.note("an environment variable without a name cannot be exported: skipped")
-    kept = {os.fsencode(name) for name in front.without_identity(os.environ)}
+    kept = {os.fsencode(name) for name in starters.without_identity(os.environ)}
     environ = {name: value for name, value in environ.items() if name in kept}
     environ.update({name.encode(): value.encode() for name, value in chosen.environ.items()})
     environ.setdefault(b"PYTHONUNBUFFERED", b"1")  # lines come when they are printed
@@ -243,7 +262,9 @@ def _spec(chosen: Namespace, ranks: int, screen: Screen) -> spec.Spec:
         cwd=_working_directory(),
     )
     result.lost_after = options.lost_after()
+    result.grace = options.grace(chosen)
     result.threads = threads.unset({os.fsdecode(name): os.fsdecode(value) for name, value in environ.items()})
+    result.binds = chosen.binding_args is None and cores.can_bind(os.environ)
     if chosen.output_filename:
         result.output = os.path.abspath(os.fsencode(chosen.output_filename))
     return result
@@ -254,6 +275,14 @@ def _working_directory() -> bytes:
         return os.getcwdb()
     except FileNotFoundError as error:
         raise FileNotFoundError(error.errno, "the working directory does not exist any more") from None
+
+
+def _check_input(words: Sequence[str]) -> None:
+    if standard_input.is_needed(words):
+        raise ValueError(
+            f"{shlex.join(words)} would read its program from stdin, which is /dev/null on all ranks; "
+            "put the program into a file that all hosts have"
+        )
 
 
 def _check_program(word: str) -> None:

@@ -6,15 +6,15 @@ import shlex
 from collections.abc import Sequence
 
 from sirtaki.launch import addresses, spec
-from sirtaki.launch.front import Request
-from sirtaki.launch.hosts import Host, filled
+from sirtaki.launch.remote import Remote
+from sirtaki.starters.request import Host, Request
 
 
-def plan(request: Request, job_spec: spec.Spec, command: Sequence[str]) -> str:
-    """The text. The names of variables stand in it, never their values."""
+def plan(request: Request, reached: Remote | None, job_spec: spec.Spec, command: Sequence[str]) -> str:
+    """The text. The names of variables stand in it, never their values. reached: how other hosts are, if by us."""
     lines = [f"{request.ranks} rank{'s' if request.ranks > 1 else ''} of: {_joined(job_spec.command)}"]
     lines.append(f"in directory: {job_spec.cwd.decode(errors='backslashreplace')}")
-    lines += _hosts(request, local=not job_spec.endpoints)
+    lines += _hosts(request, reached, local=not job_spec.endpoints)
     if job_spec.endpoints:
         listed = ", ".join(f"{address} port {port}" for address, port in job_spec.endpoints)
         lines.append(f"other hosts connect to: {listed}")
@@ -26,15 +26,15 @@ def plan(request: Request, job_spec: spec.Spec, command: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _hosts(request: Request, local: bool) -> list[str]:
+def _hosts(request: Request, reached: Remote | None, local: bool) -> list[str]:
     if not request.hosts and not local:
         return ["hosts: as Slurm places the ranks"]
     lines, first = [], 0
-    for host in filled(request.hosts, request.ranks) or [Host(addresses.own_name(), request.ranks)]:
+    for host in request.hosts or [Host(addresses.own_name(), request.ranks)]:
         last = first + host.slots - 1
         lines.append(f"host {host.name}: " + (f"rank {first}" if first == last else f"ranks {first}-{last}"))
-        if request.remote is not None and host.name in request.remote.others():
-            lines.append(f"  started by: {shlex.join(request.remote.shell.command(host.name))}")
+        if reached is not None and host.name in reached.others():
+            lines.append(f"  started by: {shlex.join(reached.shell.command(host.name))}")
         first = last + 1
     return lines
 

@@ -8,7 +8,8 @@ from typing import Any
 _FAILED = 1
 _HINTS: dict[int, str] = {
     signal.SIGKILL: " (out of memory?)",
-    signal.SIGBUS: " (/dev/shm or a mapped file's disk full?)",
+    signal.SIGBUS: " (/dev/shm or a mapped file's disk full?); MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_NUM_CELLS=8 makes MPICH "
+    "take less",
 }
 _LONGEST = 1000  # characters of the last line's text; a traceback above it has all
 

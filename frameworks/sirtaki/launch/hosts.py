@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from sirtaki.starters.request import Host
 
 _NAME = r"\[(?P<v6>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?:[\w.-]+@)?[\w.-]+"
 _HOST = re.compile(rf"(?P<name>{_NAME}):(?P<slots>[0-9]+)")
@@ -12,17 +13,6 @@ _WORD = re.compile(r"(?P<key>[\w-]+)\s*=\s*(?P<value>\S+)\s*")
 _IGNORED = ("max_slots", "max-slots", "binding", "ifhn", "user", "username")
 _FORMS = "'host slots=n', 'host:n', or 'host' once for each slot"
 _MOST_SLOTS = 1 << 20
-
-
-@dataclass(frozen=True)
-class Host:
-    """name: as ssh knows it; an IPv6 address without brackets. slots: how many ranks may run there, at least 1."""
-
-    name: str
-    slots: int
-
-    def __str__(self) -> str:
-        return f"[{self.name}]:{self.slots}" if ":" in self.name else f"{self.name}:{self.slots}"
 
 
 def from_list(text: str) -> list[Host]:

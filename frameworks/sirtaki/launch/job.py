@@ -13,14 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sirtaki.launch import failure, processes
+from sirtaki import processes
+from sirtaki.launch import failure
 from sirtaki.launch.failure import Failure
 from sirtaki.launch.mpiexec import Mpiexec
+from sirtaki.launch.program_signals import PASSED_ON
 from sirtaki.launch.remote import Arrivals
 from sirtaki.launch.screen import Screen
 from sirtaki.launch.starting import Starting, names
 from sirtaki.launch.status import Status
 from sirtaki.launch.workers import Worker, Workers
+from sirtaki.starters import Starter
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TOO_MUCH_WAITING = 1 << 20  # bytes for a slow reader of our output: the ranks wait
@@ -28,10 +31,10 @@ _AFTER_GRACE = 1.5  # seconds that workers have beyond their own grace
 _CONSEQUENCES = 1.0  # seconds that the other ranks have, when one has failed, to learn why and to say how they end
 _PATIENCE_WITH_TRACE = 5  # times as long more at most, for a rank that an exception has struck, to send its traceback
 _ORPHANED = 0.5  # seconds that ranks may outlive mpiexec
+_REMIND = 2.0  # seconds until it is said that ranks still have time to end
 _TIDY_UP = 1.5  # seconds that mpiexec has when its ranks are gone, before it is told to end
-# Hydra's own codes after it has killed ranks, which say nothing about why. Any other is the argument of MPI_Abort.
-_MPIEXEC_KILLED_THEM = (0, 9, 15, 128 + 9, 128 + 15, 255)
 _OTHER_HOSTS = 3.0  # seconds that other hosts have to answer after one could not be reached, so that all are named
+_FAILED = 1
 _NEVER = float("inf")
 
 
@@ -47,7 +50,8 @@ class Limits:
 
 
 class Job:
-    """listeners: sockets that workers connect to. token: what those that come by TCP must hold. arrivals: which other
+    """listeners: sockets that workers connect to. token: what those that come by TCP must hold. starter: runs
+    them. arrivals: which other
     hosts are reached, None when that is not known. title: what the job is, in a line.
     """
 
@@ -58,6 +62,7 @@ class Job:
         token: bytes,
         screen: Screen,
         *,
+        starter: Starter,
         limits: Limits,
         verbose: bool,
         arrivals: Arrivals | None = None,
@@ -65,6 +70,7 @@ class Job:
     ) -> None:
         self._ranks = ranks
         self._screen = screen
+        self._starter = starter
         self._limits = limits
         self._verbose = verbose
         self._selector = selectors.PollSelector()
@@ -84,12 +90,14 @@ class Job:
             on_over=lambda worker, well: self._starting.on_over(worker.rank, well),
             on_cause=self._on_cause,
             on_picture=lambda worker, text: self.status.on_answer(worker, text),
+            on_unhandled=self._on_unhandled,
         )
         self.status = Status(self._selector, self._workers, title, ranks)
         self._arrivals = arrivals
         self._failure: Failure | None = None
         self._signal = 0  # that this process was told to end by
         self._end_signal = 0  # that the workers were told
+        self._passed_on: set[int] = set()  # signals that no rank has said yet to be without a handler
         self._late = False
         self._abandoned = False  # mpiexec is long gone
         self._starting = Starting(ranks)
@@ -99,6 +107,7 @@ class Job:
         self._told: set[int] = set()  # ranks that have said why the job ends
         self._start_by = self._kill_at = self._give_up_at = self._abandoned_at = self._tidy_at = _NEVER
         self._unreached_at = _NEVER
+        self._remind_at = _NEVER
         self._unreached = False
 
     def run(self, command: Sequence[str], environ: dict[str, str]) -> int:
@@ -123,7 +132,7 @@ class Job:
         receive, self._wake = socket.socketpair()
         receive.setblocking(False)
         self._wake.setblocking(False)
-        for number in (*_ENDING, signal.SIGCHLD, signal.SIGUSR1):
+        for number in (*_ENDING, signal.SIGCHLD, *PASSED_ON):
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup stays in force
                 signal.signal(number, lambda number, frame: None)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
@@ -135,7 +144,7 @@ class Job:
     def _wait(self) -> None:
         self._watch_output()
         starting = (self._start_by, self._starting.due, self._unreached_at)
-        ending = (self._end_at, self._kill_at, self._give_up_at, self._abandoned_at, self._tidy_at)
+        ending = (self._end_at, self._kill_at, self._give_up_at, self._abandoned_at, self._tidy_at, self._remind_at)
         self._select(min(*starting, *ending, self._mpiexec.show_at, self.status.due()))
         self.status.look()
         if self._screen.broken() and not self._end_signal:
@@ -169,6 +178,9 @@ class Job:
         if now >= self._end_at:
             self._end_at = _NEVER
             self._on_consequences(now)
+        if now >= self._remind_at:
+            self._remind_at = _NEVER
+            self._remind()
         if now >= self._abandoned_at:
             self._abandoned_at, self._abandoned = _NEVER, True
             if self._workers:
@@ -218,8 +230,21 @@ class Job:
             for number in wake.recv(1024):
                 if number in _ENDING:
                     self._on_end_request(number)
-                elif number == signal.SIGUSR1:
-                    self.status.ask(lambda text: self._screen.note_raw(f"sirtakirun: {text}".encode(errors="replace")))
+                elif number in PASSED_ON:
+                    self._passed_on.add(number)
+                    if not self._workers.pass_on(number):
+                        self._on_unhandled(None, number)
+
+    def _on_unhandled(self, worker: Worker | None, number: int) -> None:
+        """A rank has no handler for a signal that was passed on. The first answer counts; SIGUSR1 prints the status."""
+        if number not in self._passed_on:
+            return
+        self._passed_on.remove(number)
+        if number == signal.SIGUSR1:
+            self.status.ask(lambda text: self._screen.note_raw(f"sirtakirun: {text}".encode(errors="replace")))
+        else:
+            who = "no rank has started yet" if worker is None else f"the program of rank {worker.rank} has no handler"
+            self._screen.note(f"{signal.Signals(number).name} has no effect: {who}")
 
     def _on_end_request(self, number: int) -> None:
         if self._signal:  # asked twice: now
@@ -227,6 +252,14 @@ class Job:
             return
         self._signal = number
         self._end(number)
+        self._remind_at = time.monotonic() + _REMIND
+
+    def _remind(self) -> None:
+        if self._workers and self._kill_at != _NEVER:
+            name = signal.Signals(self._signal).name
+            self._screen.note(
+                f"the ranks have {self._limits.grace:g} s from {name} to end (--grace-seconds); a second one kills them"
+            )
 
     def _on_arrival(self, worker: Worker) -> None:
         if len(self._workers.arrived) == self._ranks:
@@ -355,7 +388,11 @@ class Job:
         """Says last and once how the job ended, unless it ended well. Returns the exit code."""
         code = self._mpiexec.exit_code()
         if self._failure is not None:
-            if self._failure.aborted and code not in _MPIEXEC_KILLED_THEM and not self._mpiexec.terminated:
+            if (
+                self._failure.aborted
+                and code not in self._starter.codes_of_killed_ranks
+                and not self._mpiexec.terminated
+            ):
                 self._failure.code = code
             self._show_words()
             self._screen.tell(self._failure.teller(), self._failure.details())
@@ -377,7 +414,13 @@ class Job:
         if self._late:
             return code or 1
         if code:
-            self._screen.note(f"mpiexec ended the job with exit code {code}")
+            self._screen.note(f"{self._starter.called} ended the job with exit code {code}")
+        elif len(self._workers.arrived) < self._ranks:
+            started = f"has started {len(self._workers.arrived)} of {self._ranks} ranks"
+            self._screen.note(
+                f"{self._starter.called} ended with exit code 0, but {started}: do --mpi-args say something else?"
+            )
+            return _FAILED
         return code
 
     def _show_words(self) -> None:

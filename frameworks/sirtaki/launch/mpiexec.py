@@ -7,11 +7,18 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 
-from sirtaki.launch import processes
+from sirtaki import processes
 from sirtaki.launch.failure import shell_code
+from sirtaki.launch.program_signals import ignore_warnings
 
 _NEVER = float("inf")
 _WAIT_FOR_REASON = 1.0  # seconds until its words are shown: a rank's failure that comes meanwhile explains them
+
+
+def _become(parent: int) -> None:
+    """mpiexec, its daemons and ssh ignore warnings as workers do: Hydra dies of SIGUSR2."""
+    ignore_warnings()
+    processes.die_with_parent(signal.SIGTERM, parent)
 
 
 class Mpiexec:
@@ -36,7 +43,7 @@ class Mpiexec:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=lambda: processes.die_with_parent(signal.SIGTERM, parent),  # this process has one thread
+            preexec_fn=lambda: _become(parent),  # this process has one thread
         )
         for pipe in (self._process.stdout, self._process.stderr):
             assert pipe is not None

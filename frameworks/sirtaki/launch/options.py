@@ -10,9 +10,12 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from sirtaki.launch import config_file, tuning
-from sirtaki.launch.spec import LOST_AFTER
+from sirtaki.launch.spec import GRACE, LOST_AFTER
+from sirtaki.starters import STARTERS
 
 LOST_HOST_VARIABLE = "SIRTAKI_LOST_HOST_SECONDS"
+GRACE_VARIABLE = "SIRTAKI_GRACE_SECONDS"
+_LAUNCHERS = ("auto", "mpiexec", *(starter.called for starter in STARTERS if starter.places_ranks))
 _LONGEST = 1e6  # seconds
 
 _EPILOG = """\
@@ -93,6 +96,16 @@ def _positive(text: str) -> int:
     return number
 
 
+def _seconds_of(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < _LONGEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return seconds
+
+
 def _words(text: str) -> str:
     """For what is split into words later."""
     try:
@@ -143,6 +156,8 @@ def _add_main(parser: _Parser) -> None:
     add(parser, "--disable-cache", action=switch, help="accepted: nothing about hosts is ever cached")
     words = "seconds until all ranks must have started (SIRTAKI_START_TIMEOUT, else 30)"
     add(parser, "--start-timeout", type=_positive, metavar="S", help=words)
+    words = f"seconds from SIGTERM, Ctrl-C or a failure until SIGKILL ({GRACE_VARIABLE}, else {GRACE:g})"
+    add(parser, "--grace-seconds", type=_seconds_of, metavar="S", help=words)
     add(parser, "--config-file", metavar="FILE", help="YAML file with tuning options; flags given here win")
     words = "print what would be started where, and by which commands; start nothing"
     add(parser, "--dry-run", action=switch, help=words)
@@ -173,7 +188,7 @@ def _add_mpi(parser: _Parser) -> None:
     add(which, "--gloo", dest="use_gloo", help=argparse.SUPPRESS, **switch)
     add(which, "--jsrun", dest="use_jsrun", help=argparse.SUPPRESS, **switch)
     words = "auto: srun inside a Slurm allocation, else the mpiexec of the MPI in use"
-    add(group, "--launcher", choices=("auto", "mpiexec", "srun"), default="auto", help=words)
+    add(group, "--launcher", choices=_LAUNCHERS, default="auto", help=words)
     add(group, "--mpi-args", type=_words, metavar="ARGS", help="further arguments for mpiexec or srun, as one word")
     add(group, "--binding-args", type=_words, metavar="ARGS", help="arguments for binding, in place of 'do not bind'")
     add(group, "--tcp", dest="tcp_flag", help=argparse.SUPPRESS, **switch)
@@ -185,16 +200,28 @@ def start_timeout(options: argparse.Namespace) -> float:
         return float(options.start_timeout)
     for name in ("SIRTAKI_START_TIMEOUT", "HOROVOD_START_TIMEOUT"):
         if os.environ.get(name):
-            return _seconds(name, or_never=False)
+            return _from_environment(name, or_never=False)
     return 30.0
+
+
+def grace(options: argparse.Namespace) -> float:
+    """Seconds that programs have to end when they are asked to. Raises ValueError."""
+    if options.grace_seconds is not None:
+        return float(options.grace_seconds)
+    if not os.environ.get(GRACE_VARIABLE):
+        return GRACE
+    try:
+        return _seconds_of(os.environ[GRACE_VARIABLE])
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(f"{GRACE_VARIABLE}={error}") from None
 
 
 def lost_after() -> float:
     """Seconds without a sign of life until another host is lost, 0 for never. Raises ValueError."""
-    return _seconds(LOST_HOST_VARIABLE, or_never=True) if os.environ.get(LOST_HOST_VARIABLE) else LOST_AFTER
+    return _from_environment(LOST_HOST_VARIABLE, or_never=True) if os.environ.get(LOST_HOST_VARIABLE) else LOST_AFTER
 
 
-def _seconds(name: str, or_never: bool) -> float:
+def _from_environment(name: str, or_never: bool) -> float:
     text = os.environ[name]
     try:
         seconds = float(text)

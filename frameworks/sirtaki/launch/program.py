@@ -6,8 +6,10 @@ import os
 import signal
 from typing import NoReturn
 
-from . import channel, processes, rank_line
-from .spec import Spec, program_environment
+from sirtaki import processes, starters
+from sirtaki.launch import channel, cores, rank_line
+from sirtaki.launch.program_signals import PASSED_ON
+from sirtaki.launch.spec import Spec, program_environment
 
 _WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -21,7 +23,7 @@ def start(spec: Spec, line: str) -> tuple[int, int, int]:
     """
     out, out_end = os.pipe()
     err, err_end = os.pipe()
-    environ = program_environment(spec, os.environb, len(os.sched_getaffinity(0)))
+    environ = program_environment(spec, os.environb, cores.available())
     environ[rank_line.VARIABLE.encode()] = line.encode()
     parent = os.getpid()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)  # one that comes before exec must not meet our handlers
@@ -42,13 +44,15 @@ def _become(spec: Spec, parent: int, ends: tuple[int, int], environ: dict[bytes,
     try:
         os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)
-        for number in (*_WATCHED, *_IGNORED_BY_PYTHON):
+        for number in (*_WATCHED, *PASSED_ON, *_IGNORED_BY_PYTHON):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         processes.die_with_parent(signal.SIGKILL, parent)
         nothing = os.open(os.devnull, os.O_RDONLY)
         for target, source in enumerate((nothing, *ends)):
             os.dup2(source, target)
+        if own := own_cores(spec):
+            os.sched_setaffinity(0, own)
         os.chdir(spec.cwd)
         os.execvpe(spec.command[0], spec.command, environ)
     except FileNotFoundError as error:
@@ -58,6 +62,15 @@ def _become(spec: Spec, parent: int, ends: tuple[int, int], environ: dict[bytes,
         _say(spec, error)
     finally:
         os._exit(code)
+
+
+def own_cores(spec: Spec) -> set[int]:
+    """Of this rank alone; empty if it shares those of its host."""
+    if not spec.binds:
+        return set()
+    ranks = starters.announced_local_size(os.environ) or spec.size
+    local_rank = starters.announced_local_rank(os.environ)
+    return cores.share(local_rank, ranks) if ranks > 1 and local_rank is not None else set()
 
 
 def _say(spec: Spec, error: OSError | ValueError) -> None:

@@ -19,6 +19,10 @@ from typing import Any
 JOINS, UP, FAILED, LEAVES, CAUSE, PICTURE = b"J", b"U", b"N", b"L", b"C", b"P"
 # To the rank: the job ends, how do you stand?
 FAIL, ASK = b"F", b"A"
+# To the rank: raise this signal if the program handles it. From the rank: it does not.
+SIGNAL = b"S"
+# From the rank: it lacks the socket by which MPI talks to the starter. To the rank: that descriptor, if there is one.
+DESCRIPTOR = b"D"
 VARIABLE = "SIRTAKI_SUPERVISOR"
 _LONGEST = 1 << 18
 
@@ -64,6 +68,15 @@ class RankLine:
 
     def ask(self) -> bool:
         return self._send(ASK)
+
+    def pass_on(self, number: int) -> bool:
+        return self._send(SIGNAL + bytes([number]))
+
+    def give(self, descriptor: int) -> None:
+        """Hands a descriptor of this process to the rank's; -1 for none."""
+        if self._connection is not None:
+            with contextlib.suppress(OSError):
+                socket.send_fds(self._connection, [DESCRIPTOR], [descriptor] if descriptor >= 0 else [])
 
     def drain(self) -> None:
         """Reads what a process that has ended has left here."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sirtaki.launch import addresses
-from sirtaki.launch.hosts import Host
 from sirtaki.launch.private_directory import leave
+from sirtaki.starters.request import Host
 
 AGENT_VARIABLE = "SIRTAKI_LAUNCH_AGENT"
 # In the user's own --mpi-args, these mean that the start on other hosts is not ours.
@@ -95,9 +95,9 @@ class Remote:
         pairs = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in environ.items()]
         leave(self.directory, "remote", json.dumps({"hosts": commands, "environ": pairs}).encode())
         leave(self.directory, "remote-spec", spec)
-        package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        packages = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         lines = ["# The first line is skipped: Hydra gives Python ssh's -x.", "import sys"]
-        lines += [f"sys.path.append({package!r})", "from launch.remote_shell import main"]
+        lines += [f"sys.path.append({packages!r})", "from sirtaki.launch.remote_shell import main"]
         lines += [f"sys.exit(main({self.directory!r}, sys.argv[1:]))"]
         leave(self.directory, _SHELL, "\n".join(lines).encode(errors="surrogateescape"))
 

@@ -17,7 +17,8 @@ import threading
 from collections.abc import Sequence
 from typing import NoReturn
 
-from . import agent, channel, processes
+from sirtaki import processes
+from sirtaki.launch import agent, channel
 
 _KEPT_WORDS = 4000  # bytes of what ssh said, the last
 

@@ -12,21 +12,14 @@ import json
 import os
 from collections.abc import Mapping, MutableMapping
 
+from sirtaki import starters
+from sirtaki.launch.cores import allowed
+
 VARIABLE = "SIRTAKI_LAUNCH_SPEC"
 BY_ENVIRONMENT = "-"  # in place of the file's name
 LOST_AFTER = 30.0  # seconds
+GRACE = 30.0  # seconds; as Slurm (KillWait) and Kubernetes give
 _PIECE = 100_000  # bytes: Linux limits one environment variable to 128 KiB
-
-# An mpiexec tells each rank who it is by variables with these names, and a scheduler gives it its devices; for these
-# the value that arrives with the rank counts, for all others the launcher's.
-RANK_PREFIXES = (
-    *(b"PMI_", b"PMIX_", b"OMPI_", b"PRTE_", b"ORTE_", b"HYDI_", b"MPI_LOCAL", b"MPIR_CVAR_CH3_INTERFACE_HOSTNAME"),
-    *(b"SLURM_", b"PALS_", b"FLUX_", b"CUDA_VISIBLE_DEVICES", b"ROCR_VISIBLE_DEVICES", b"ZE_AFFINITY_MASK"),
-    *(b"SIRTAKI_HOSTNAME", b"HOROVOD_HOSTNAME"),  # set by the host itself
-    *(b"GPU_DEVICE_ORDINAL", b"IPATH_NO_BACKTRACE", b"HFI_NO_BACKTRACE"),
-)
-_RANK = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
-_LOCAL_SIZE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 
 
 class Spec:
@@ -35,8 +28,8 @@ class Spec:
     size: ranks. command, environ, cwd: of the user's program. directory: the job's private one on the launcher's host
     ("" elsewhere), with the socket in it. endpoints, token: how to reach the launcher by TCP, as (address, port).
     output: a directory for files of each rank's output, or b"". threads: variables that get the number of cores for
-    each local rank. grace: seconds from the request to end until SIGKILL. lost_after: seconds without a sign of life
-    until the launcher's host counts as lost, 0 for never.
+    each local rank. binds: whether each rank gets cores of its own. grace: seconds from the request to end until
+    SIGKILL. lost_after: seconds without a sign of life until the launcher's host counts as lost, 0 for never.
     """
 
     def __init__(self, *, size: int, command: list[bytes], environ: dict[bytes, bytes], cwd: bytes) -> None:
@@ -49,7 +42,8 @@ class Spec:
         self.token = b""
         self.output = b""
         self.threads: list[str] = []
-        self.grace = 2.5
+        self.binds = False
+        self.grace = GRACE
         self.lost_after = LOST_AFTER
 
     def socket_path(self) -> str:
@@ -110,49 +104,26 @@ def read(argument: str) -> Spec:
 
 
 def rank_from(environ: Mapping[str, str]) -> int:
-    """This process's rank, as its mpiexec says. Raises KeyError when it says nothing."""
-    for name in _RANK:
-        if environ.get(name, "").isdigit():
-            return int(environ[name])
-    raise KeyError(f"none of {', '.join(_RANK)} is set: this mpiexec does not tell a process its rank")
-
-
-def local_size_from(environ: Mapping[str, str], otherwise: int) -> int:
-    """How many ranks run on this host, as the mpiexec says."""
-    for name in _LOCAL_SIZE:
-        if environ.get(name, "").isdigit():
-            return max(1, int(environ[name]))
-    if "SLURM_STEP_TASKS_PER_NODE" in environ and environ.get("SLURM_NODEID", "").isdigit():
-        counts = _slurm_counts(environ["SLURM_STEP_TASKS_PER_NODE"])
-        node = int(environ["SLURM_NODEID"])
-        if node < len(counts):
-            return max(1, counts[node])
-    return max(1, otherwise)
+    """This process's rank, as its starter says. Raises KeyError when it says nothing."""
+    rank = starters.announced_rank(environ)
+    if rank is None:
+        names = ", ".join(starters.RANK_VARIABLES)
+        raise KeyError(f"none of {names} is set: this mpiexec does not tell a process its rank")
+    return rank
 
 
 def program_environment(spec: Spec, arrived: Mapping[bytes, bytes], cores: int) -> dict[bytes, bytes]:
-    """The environment of the user's program on this rank: the launcher's, with what says who this rank is."""
+    """The environment of the user's program on this rank: the launcher's, with what the starter sets for this rank."""
     result = dict(spec.environ)
-    for name, value in arrived.items():
-        if name.startswith(RANK_PREFIXES):
-            result[name] = value
     names = {os.fsdecode(name): os.fsdecode(value) for name, value in arrived.items()}
-    ranks = local_size_from(names, spec.size)
-    if ranks > 1:  # a rank alone on its host keeps its libraries' own defaults
-        for variable in spec.threads:
-            result[variable.encode()] = b"%d" % max(1, cores // ranks)
+    result |= {os.fsencode(name): os.fsencode(names[name]) for name in names if name.startswith(starters.PREFIXES)}
+    ranks = starters.announced_local_size(names) or spec.size
+    if ranks > 1 or cores < allowed():  # a rank alone keeps its libraries' defaults, which know no quota
+        for name in spec.threads:
+            result[name.encode()] = b"%d" % max(1, cores // ranks)
+    result[starters.STARTED_AS.encode()] = starters.started_as(names).encode()
     result[b"SIRTAKI_SIZE"] = b"%d" % spec.size  # what init must find, else it is another MPI's job
     return result
-
-
-def _slurm_counts(text: str) -> list[int]:
-    """Tasks of each node: "2(x3),1" means 2, 2, 2, 1."""
-    counts = []
-    for part in text.split(","):
-        number, _, times = part.rstrip(")").partition("(x")
-        if number.isdigit():
-            counts += [int(number)] * (int(times) if times.isdigit() else 1)
-    return counts
 
 
 def _text(data: bytes) -> str:

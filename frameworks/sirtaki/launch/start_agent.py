@@ -4,7 +4,7 @@ import os
 import sys
 
 if __name__ == "__main__":
-    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    from launch.agent import main
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+    from sirtaki.launch.agent import main
 
     sys.exit(main(sys.argv[1:]))

@@ -10,14 +10,18 @@ import signal
 import socket
 import time
 
-from . import channel, processes, program, rank_line, segments
-from .spec import Spec
+from sirtaki import processes, segments, starters
+from sirtaki.launch import channel, program, program_signals, rank_line
+from sirtaki.launch.program_signals import PASSED_ON, ProgramSignals, Warnings
+from sirtaki.launch.spec import Spec
 
 _READ_BYTES = 1 << 16
 _HELD_BYTES = 1 << 19  # more output than this waiting for the launcher: the program waits
 _ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 # When mpiexec ends the job because this rank called MPI_Abort, the rank needs a moment to leave with its own exit code.
-_PATIENCE_WITH_ABORT = 0.2
+# And a signal that a scheduler sends to all processes may come here a little later than to the launcher.
+_BEFORE_ASKING = 0.3
+_LEFTOVERS = 2.5  # seconds that processes have which the program has left running when it ended
 # A program that fails keeps its place for so long, or mpiexec would end the other ranks before they know the cause.
 _LINGERS = 4.0
 _WAITS_FOR_END = 0.5  # seconds, when the rank's process is gone, for the program to end too and say more
@@ -32,10 +36,15 @@ class Supervisor:
 
     The descriptors that mpiexec gave for the program stay open here, too: MPICH's ends all ranks as soon as one's end
     of its line is closed and MPI was not finalised, before the others have said how they end.
+
+    outer: a pipe into which the outer process writes the signals that it gets; its end is that process's.
     """
 
-    def __init__(self, spec: Spec, rank: int, connection: socket.socket) -> None:
+    def __init__(self, spec: Spec, rank: int, connection: socket.socket, outer: int) -> None:
         self._spec = spec
+        self._outer = outer
+        self._signals = ProgramSignals()
+        self._warnings = Warnings()
         self._rank = rank
         self._connection: socket.socket | None = connection
         self._outgoing = bytearray()
@@ -69,6 +78,7 @@ class Supervisor:
         self._selector.register(connection, selectors.EVENT_READ, self._on_connection)
         wake = self._watch_signals()
         self._selector.register(wake, selectors.EVENT_READ, self._on_signal)
+        self._selector.register(self._outer, selectors.EVENT_READ, self._on_outer)
         self._send(channel.HELLO, {"rank": self._rank, "host": channel.own_host_name(), "pid": os.getpid()})
         self._start()
         while not self._finished():
@@ -84,7 +94,7 @@ class Supervisor:
         receive.setblocking(False)
         send.setblocking(False)
         self._wake = send  # kept open
-        for number in (*_ASKED, signal.SIGCHLD):
+        for number in (*_ASKED, *PASSED_ON, signal.SIGCHLD):
             signal.signal(number, lambda number, frame: None)
         signal.set_wakeup_fd(send.fileno(), warn_on_full_buffer=False)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -121,16 +131,26 @@ class Supervisor:
     # ---- waiting --------------------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        deadline = min(self._ask_at, self._tell_at, self._kill_at, self._leave_at, self._missed_at, self._answer_by)
+        deadline = min(
+            self._warnings.due(),
+            self._ask_at,
+            self._tell_at,
+            self._kill_at,
+            self._leave_at,
+            self._missed_at,
+            self._answer_by,
+        )
         if self._exit_code is not None and not self._clean:
             deadline = min(deadline, time.monotonic() + _LOOK_AGAIN)
         timeout = None if deadline == _NEVER else max(0.0, deadline - time.monotonic())
         for key, events in self._selector.select(timeout):
             key.data(key.fileobj, events)
         now = time.monotonic()
+        for number in self._warnings.take(now):
+            self._pass_on(number)
         if now >= min(self._ask_at, self._tell_at):
             self._ask_at = self._tell_at = _NEVER
-            self._tell_program(signal.SIGTERM)
+            self._tell_program()
         if now >= self._kill_at:
             self._kill_at = _NEVER
             self._kill()
@@ -155,8 +175,22 @@ class Supervisor:
             return
         if signal.SIGCHLD in numbers:
             self._reap()
-        if any(number in numbers for number in _ASKED) and self._kill_at == _NEVER:
-            self._ask_at = time.monotonic() + _PATIENCE_WITH_ABORT
+        self._warnings.note_received(numbers)
+        if ending := set(_ASKED).intersection(numbers):
+            self._signals.note_sent_to_all(ending)
+            self._on_asked(min(ending))
+
+    def _on_outer(self, pipe: int, events: int) -> None:
+        numbers = os.read(pipe, 1024)
+        if not numbers:
+            self._selector.unregister(pipe)
+        self._on_asked(numbers[0] if numbers else signal.SIGTERM)
+
+    def _on_asked(self, number: int) -> None:
+        """mpiexec or somebody else wants this process to end."""
+        if self._kill_at == _NEVER:
+            self._signals.number = self._signals.number or number
+            self._ask_at = time.monotonic() + _BEFORE_ASKING
             self._kill_at = self._ask_at + self._spec.grace
 
     def _on_connection(self, connection: socket.socket, events: int) -> None:
@@ -183,6 +217,8 @@ class Supervisor:
                 self._line.fail(json.loads(payload))
             elif kind == channel.LATE:
                 self._on_late(payload.decode())
+            elif kind == channel.SIGNAL:
+                self._warnings.pass_on(payload[0])
 
     def _on_end(self, number: int) -> None:
         self._leave_at = _NEVER
@@ -190,18 +226,30 @@ class Supervisor:
             self._outgoing.clear()  # the launcher does not wait for it any more
             self._kill()
             return
-        self._kill_at = min(self._kill_at, time.monotonic() + self._spec.grace)
-        if self._left and number == signal.SIGTERM:
-            self._tell_at = time.monotonic() + _LEAVES_BY_ITSELF
+        self._signals.number = self._signals.number or number
+        leaves = self._left and number == signal.SIGTERM
+        self._signalled = self._signalled or not leaves
+        now = time.monotonic()
+        self._tell_at = now + (_LEAVES_BY_ITSELF if leaves else _BEFORE_ASKING)
+        useless = processes.is_stopped(self._line.process() or self._child)  # it could not save anything
+        self._kill_at = min(self._kill_at, now + (min(_LEFTOVERS, self._spec.grace) if useless else self._spec.grace))
+
+    def _pass_on(self, number: int) -> None:
+        """A scheduler's warning, if the program wants to know of it; without a handler it would die of it."""
+        if self._up and self._line.pass_on(number):
+            return  # the rank's process answers if nobody there handles it
+        process = self._line.process() or self._child
+        if self._exit_code is None and program_signals.has_handler(process, number):
+            processes.send([process], number)
         else:
-            self._tell_program(number)
+            self._send(channel.UNHANDLED, bytes([number]))
 
     def _launcher_is_gone(self) -> None:
         self._disconnect()
         if self._spec.directory:
             shutil.rmtree(self._spec.directory, ignore_errors=True)
         self._kill_at = min(self._kill_at, time.monotonic() + self._spec.grace)
-        self._tell_program(signal.SIGTERM)
+        self._tell_program()
 
     def _disconnect(self) -> None:
         self._leave_at = _NEVER
@@ -256,6 +304,10 @@ class Supervisor:
         elif kind in (rank_line.UP, rank_line.FAILED):
             self._up = kind == rank_line.UP
             self._send(channel.OVER, {"well": self._up})
+        elif kind == rank_line.DESCRIPTOR:
+            self._line.give(starters.descriptor()[1])
+        elif kind == rank_line.SIGNAL:
+            self._send(channel.UNHANDLED, content)
 
     def _on_ask(self) -> None:
         if self._line.joined() and not self._up:
@@ -288,7 +340,9 @@ class Supervisor:
                 self._write_file(pipe, f"{trace}\n".encode(errors="replace"))
 
     def _on_rank_lost(self, process: int) -> None:
-        if self._exit_code is None:
+        if self._exit_code is None and self._signalled:
+            self._tell_program()  # if another process had started it
+        elif self._exit_code is None:
             self._lost = process
             self._missed_at = time.monotonic() + _WAITS_FOR_END
 
@@ -301,15 +355,13 @@ class Supervisor:
     def _note_segments(self) -> None:
         self._segments |= segments.held_by(processes.descendants(os.getpid()))
 
-    def _tell_program(self, number: int) -> None:
-        """Sends the signal to the program's process group, as a terminal would."""
+    def _tell_program(self) -> None:
+        """Asks the rank's process to end, or else the one that was started here, which may be a script around it."""
         if self._exit_code is None:
             self._signalled = True
+            self._signals.number = self._signals.number or signal.SIGTERM
             self._note_segments()
-            try:
-                os.killpg(self._child, number)
-            except (ProcessLookupError, PermissionError):  # it has not called setpgid yet, or is a zombie
-                processes.send([self._child], number)
+            self._signals.ask([self._line.process() or self._child])
 
     def _kill(self) -> None:
         if self._exit_code is None:
@@ -321,9 +373,14 @@ class Supervisor:
         """After the program's end: asks what it left running to end, kills it after the grace; then the pipes close."""
         left = processes.descendants(os.getpid())
         if left and self._give_up_at == _NEVER:
-            processes.send(left, signal.SIGTERM)
-            self._kill_at = min(self._kill_at, time.monotonic() + self._spec.grace)
-            self._give_up_at = time.monotonic() + self._spec.grace + 3.0
+            self._signals.number = self._signals.number or signal.SIGTERM
+            may_save = (
+                self._signalled or self._signals.came_from_outside()
+            )  # a script's child may be the rank's process
+            grace = self._spec.grace if may_save else min(_LEFTOVERS, self._spec.grace)
+            self._kill_at = min(self._kill_at, time.monotonic() + grace)
+            self._give_up_at = self._kill_at + 3.0
+        self._signals.ask(program_signals.own_children(left))
         if not left or time.monotonic() > self._give_up_at:
             for pipe in list(self._pipes):
                 while self._on_pipe(pipe, selectors.EVENT_READ):

@@ -1,7 +1,8 @@
 """Thread counts of numerical libraries: as many as each local rank has cores, where the user has not said."""
 
-import os
 from collections.abc import Mapping
+
+from sirtaki.launch import cores
 
 # MKL, OpenBLAS, numexpr and torch follow OMP_NUM_THREADS; TensorFlow has a variable of its own.
 VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
@@ -19,11 +20,29 @@ def note(environ: Mapping[str, str], ranks: int, local: bool) -> str:
     names = unset(environ)
     if not local:
         return f"{' and '.join(names)}: cores / local ranks on each host" if names else ""
-    cores = len(os.sched_getaffinity(0))
+    available = cores.available()
     parts = []
-    if ranks > cores:
-        parts.append(f"{ranks} ranks share {cores} core{'s' if cores > 1 else ''}")
-    if names and ranks > 1:
-        share = max(1, cores // ranks)
-        parts.append(f"{' and '.join(names)} set to {share} ({cores} cores / {ranks} local ranks)")
-    return "; ".join(parts)
+    if ranks > available:
+        parts.append(f"{ranks} ranks share {_counted(available)}")
+    if names and (ranks > 1 or available < cores.allowed()):
+        share = max(1, available // ranks)
+        parts.append(f"{' and '.join(names)} set to {share} ({_counted(available)} / {ranks} local ranks)")
+    return "; ".join([*parts, *_about_binding(environ, ranks)])
+
+
+def _counted(available: int) -> str:
+    quota = " by the container's CPU quota" if available < cores.allowed() else ""
+    return f"{available} core{'s' if available > 1 else ''}{quota}"
+
+
+def _about_binding(environ: Mapping[str, str], ranks: int) -> list[str]:
+    variable = cores.binding_variable(environ)
+    if not variable or ranks < 2:
+        return []
+    if listing := cores.listing_variable(environ):
+        return [
+            f"{listing} gives all ranks the same cores: unset it, and set OMP_PROC_BIND=true for cores of their own"
+        ]
+    if ranks > cores.allowed():
+        return [f"{variable} binds the threads of all ranks to the same cores: unset it where ranks share cores"]
+    return [f"each rank gets cores of its own, because of {variable}"]

@@ -14,9 +14,11 @@ import signal
 import sys
 from typing import NoReturn
 
-from . import channel, processes
-from . import spec as specs
-from .supervisor import Supervisor
+from sirtaki import processes
+from sirtaki.launch import channel
+from sirtaki.launch import spec as specs
+from sirtaki.launch.program_signals import ignore_warnings
+from sirtaki.launch.supervisor import Supervisor
 
 _FORWARDED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 _CANNOT_START = 1
@@ -32,23 +34,29 @@ def main(argument: str) -> NoReturn:
         _say(f"cannot start a rank on {channel.own_host_name()}: {error}")
         sys.exit(_CANNOT_START)
     processes.become_subreaper()
+    ignore_warnings()
     signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED | {signal.SIGCHLD})
-    outer = os.getpid()
+    receive, send = os.pipe()
     inner = os.fork()
     if inner == 0:
-        os._exit(_inner(outer, spec, rank))
-    for descriptor in inherited:
+        os.close(send)
+        os._exit(_inner(receive, spec, rank))
+    for descriptor in (*inherited, receive):
         os.close(descriptor)
-    _guard(inner)
+    _guard(inner, send)
 
 
-def _guard(inner: int) -> NoReturn:
-    """Waits for the inner process, passing signals on to it; then ends what it may have left."""
+def _guard(inner: int, line: int) -> NoReturn:
+    """Waits for the inner process, passing signals on to it; then ends what it may have left.
+
+    line: a pipe to the inner process. A signal to that one itself says that all processes have got it.
+    """
     status = None
     while status is None:
         number = signal.sigwait(_FORWARDED | {signal.SIGCHLD})
         if number != signal.SIGCHLD:
-            os.kill(inner, number)
+            with contextlib.suppress(BrokenPipeError):
+                os.write(line, bytes([number]))
         with contextlib.suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == inner:
@@ -62,12 +70,11 @@ def _inner(outer: int, spec: specs.Spec, rank: int) -> int:
     try:
         os.setsid()
         processes.become_subreaper()
-        processes.die_with_parent(signal.SIGTERM, outer)
         if spec.directory:
             connection = channel.connect_local(spec.socket_path())
         else:
             connection = channel.connect_remote(spec.endpoints, spec.token, spec.lost_after)
-        return Supervisor(spec, rank, connection).run()
+        return Supervisor(spec, rank, connection, outer).run()
     except OSError as error:
         _say(f"rank {rank} on {channel.own_host_name()} did not start: {error}")
     except BaseException:

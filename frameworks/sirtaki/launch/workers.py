@@ -39,8 +39,8 @@ class Workers:
 
     listeners: sockets that workers connect to; those that come by TCP must hold the token.
     on_output(rank, OUT or ERR, bytes), on_arrival(worker), on_exit(worker, message), on_loss(worker), on_host(message),
-    on_joined(worker, limit), on_over(worker, well), on_cause(worker, message), on_picture(worker, text): what is
-    called; on_host says whether the connection is kept.
+    on_joined(worker, limit), on_over(worker, well), on_cause(worker, message), on_picture(worker, text),
+    on_unhandled(worker, signal): what is called; on_host says whether the connection is kept.
     lost_after: seconds without a sign of life.
     """
 
@@ -58,6 +58,7 @@ class Workers:
         on_over: Callable[[Worker, bool], None] = lambda worker, well: None,
         on_cause: Callable[[Worker, dict[str, Any]], None] = lambda worker, message: None,
         on_picture: Callable[[Worker, str], None] = lambda worker, text: None,
+        on_unhandled: Callable[[Worker, int], None] = lambda worker, number: None,
         on_host: Callable[[dict[str, Any]], bool] = lambda message: False,
         ranks: int = 1,
         lost_after: float = 0,
@@ -76,6 +77,7 @@ class Workers:
         self._on_over = on_over
         self._on_cause = on_cause
         self._on_picture = on_picture
+        self._on_unhandled = on_unhandled
         self._connected: dict[socket.socket, Worker] = {}
         for listener in listeners:
             listener.setblocking(False)
@@ -110,6 +112,14 @@ class Workers:
                 asked.add(worker.rank)
         return asked
 
+    def pass_on(self, number: int) -> bool:
+        """Passes a signal on to the programs that handle it; the others answer. False if there is none yet."""
+        workers = self._of_ranks()
+        for worker in workers:
+            with contextlib.suppress(OSError):
+                worker.connection.send(channel.frame(channel.SIGNAL, bytes([number])))
+        return bool(workers)
+
     def tell_late(self, ranks: set[int], text: str) -> None:
         """Has those answer, by a cause that begins with the text, whose process can be seen to be stopped."""
         for worker in self._of_ranks():
@@ -138,15 +148,21 @@ class Workers:
                 self._selector.unregister(connection)
 
     def _accept(self, listener: socket.socket, events: int) -> None:
+        """All that wait: a worker that has ended meanwhile has sent its program's output."""
+        with contextlib.suppress(OSError):
+            while True:
+                self._add(listener.accept()[0], listener.family)
+
+    def _add(self, connection: socket.socket, family: int) -> None:
+        nonce = None
         try:
-            connection, _ = listener.accept()
             connection.setblocking(False)
-            nonce = None
-            if listener.family != socket.AF_UNIX:
+            if family != socket.AF_UNIX:
                 nonce = secrets.token_bytes(channel.NONCE_BYTES)
                 connection.send(nonce)
                 channel.notice_loss(connection, self._lost_after)
         except OSError:
+            connection.close()
             return
         self._limit_strangers()
         self._connected[connection] = Worker(connection, nonce)
@@ -202,6 +218,8 @@ class Workers:
             self._on_over(worker, bool(json.loads(payload)["well"]))
         elif kind == channel.PICTURE:
             self._on_picture(worker, payload.decode(errors="replace"))
+        elif kind == channel.UNHANDLED:
+            self._on_unhandled(worker, payload[0])
         elif kind == channel.CAUSE:
             self._on_cause(worker, json.loads(payload))
         elif kind == channel.EXIT:

@@ -49,6 +49,37 @@ def descendants(root: int) -> list[int]:
     return [pid for pid in found if pid not in dead]
 
 
+def parent(process: int) -> int:
+    """Its parent's number; 0 if it is gone."""
+    fields = _stat(process)
+    return int(fields[1]) if fields else 0
+
+
+def ancestors() -> list[int]:
+    """Of this process, the parent first."""
+    found = []
+    process = os.getppid()
+    while process > 0:
+        found.append(process)
+        process = parent(process)
+    return found
+
+
+def start_time(process: int) -> str:
+    """In the kernel's ticks; tells the process from an earlier one with its number. "" if it is gone."""
+    fields = _stat(process)
+    return fields[19] if fields else ""
+
+
+def _stat(process: int) -> list[str]:
+    """What /proc says after the name: state, parent, ...; empty if the process is gone."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].decode().split()
+    except OSError:
+        return []
+
+
 _STATES = {
     "R": "is running",
     "S": "is sleeping",
@@ -64,12 +95,7 @@ def is_stopped(process: int) -> bool:
 
 def state(process: int) -> str:
     """What it does now, in words."""
-    try:
-        with open(f"/proc/{process}/stat", "rb") as file:
-            letter = file.read().rpartition(b")")[2].split()[0].decode()
-    except OSError:
-        letter = ""
-    return _STATES.get(letter, "is gone")
+    return _STATES.get("".join(_stat(process)[:1]), "is gone")
 
 
 def send(pids: list[int], number: int) -> None:

@@ -18,7 +18,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from sirtaki.launch import addresses, channel, hosts, slurm
+from sirtaki.launch import addresses, channel, hosts
+from sirtaki.starters import slurm_hosts
 
 VARIABLE = "SIRTAKI_FUNCTION"  # where a rank finds its function, as JSON
 _WRONG_COMMAND_LINE = 2
@@ -96,7 +97,7 @@ def run(
     words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
     words += ["--verbose"] * bool(verbose)
     with _Exchange(ranks, func, tuple(args), kwargs or {}, _others(hosts, hostfile)) as exchange:
-        code = _run_job([*words, executable or sys.executable, "-m", "sirtaki.function_rank"], exchange)
+        code = _run_job([*words, executable or sys.executable, "-m", "sirtaki.launch.function_rank"], exchange)
     return exchange.results(code)
 
 
@@ -124,7 +125,7 @@ def _others(names: str | None, file: str | None) -> list[str]:
         return [host.name for host in hosts.from_list(names)]
     if file is not None:
         return [host.name for host in hosts.from_file(file)]
-    return slurm.hosts(os.environ)
+    return slurm_hosts.hosts(os.environ)
 
 
 def _run_job(words: list[str], exchange: _Exchange) -> int:

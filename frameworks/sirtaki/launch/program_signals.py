@@ -1,0 +1,90 @@
+"""Which process of a rank's program gets a signal: its own first, its children when it has ended.
+
+Data loaders' workers die of SIGTERM, and a program whose workers die cannot write its checkpoint any more. A scheduler
+may send a signal to every process of a step. It then reaches the program by itself, and is not sent a second time: that
+would interrupt the program's handler by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterable
+
+from sirtaki import processes
+
+# Schedulers send them as a warning. Only the program's handler is meant; helpers ignore them.
+PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+_WINDOW = 0.3  # seconds in which a signal to all processes has reached this one and, through the launcher, that one
+
+
+def ignore_warnings() -> None:
+    """For a process that runs no program of the user's, and for what it starts."""
+    for number in PASSED_ON:
+        signal.signal(number, signal.SIG_IGN)
+
+
+class ProgramSignals:
+    """number: the signal that the processes are to end by, 0 while they may go on."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._asked: set[int] = set()
+        self._sent_to_all: set[int] = set()
+
+    def note_sent_to_all(self, numbers: Iterable[int]) -> None:
+        """The process beside the rank has got these signals itself, so that the program has got them, too."""
+        self._sent_to_all.update(numbers)
+
+    def came_from_outside(self) -> bool:
+        return bool(self._sent_to_all)
+
+    def ask(self, pids: Iterable[int]) -> None:
+        """Asks each of these processes once."""
+        for pid in pids:
+            if pid not in self._asked:
+                self._asked.add(pid)
+                if self.number not in self._sent_to_all:
+                    processes.send([pid], self.number)
+
+
+class Warnings:
+    """Signals that the launcher passes on, unless the program has got them from whoever signals all processes."""
+
+    def __init__(self) -> None:
+        self._received: dict[int, float] = {}
+        self._waiting: dict[int, float] = {}
+
+    def note_received(self, numbers: Iterable[int]) -> None:
+        """The process beside the rank has got these signals itself."""
+        self._received.update(dict.fromkeys(set(PASSED_ON).intersection(numbers), time.monotonic()))
+
+    def pass_on(self, number: int) -> None:
+        self._waiting.setdefault(number, time.monotonic() + _WINDOW)
+
+    def due(self) -> float:
+        """When take() is to be called."""
+        return min(self._waiting.values(), default=float("inf"))
+
+    def take(self, now: float) -> list[int]:
+        """Those whose time has come and that the program has not got by itself."""
+        over = [number for number, at in self._waiting.items() if now >= at]
+        for number in over:
+            del self._waiting[number]
+        return [number for number in over if now - self._received.get(number, -float("inf")) > 2 * _WINDOW]
+
+
+def has_handler(pid: int, number: int) -> bool:
+    """Whether the process catches this signal."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            caught = next(line for line in file if line.startswith(b"SigCgt:"))
+    except (OSError, StopIteration):
+        return False
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
+
+
+def own_children(among: Iterable[int]) -> list[int]:
+    """Those of the processes whose parent is this one; orphans below it become its children."""
+    return [pid for pid in among if processes.parent(pid) == os.getpid()]

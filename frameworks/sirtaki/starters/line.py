@@ -1,0 +1,41 @@
+"""The socket by which an MPI library talks to its starter, which a rank inherits as an open descriptor."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+
+from sirtaki import processes
+
+
+def peer(descriptor: int) -> int | None:
+    """The process at the other end of a starter's socket, 0 if this process cannot see it.
+
+    None if this is no such socket: the descriptor is closed, or is now something else, which must not be written to.
+    """
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            return None
+        with socket.socket(fileno=os.dup(descriptor)) as line:
+            if line.family != socket.AF_UNIX:
+                return None
+            process = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    except OSError:
+        return None
+    return process if process == 0 or process in processes.ancestors() else None
+
+
+def identity(descriptor: int) -> str:
+    """Tells this socket from all others of this host."""
+    status = os.fstat(descriptor)
+    return f"{status.st_dev}:{status.st_ino}"
+
+
+def described(descriptor: int) -> str:
+    """What it is now, for a message."""
+    try:
+        return f"is {os.readlink(f'/proc/self/fd/{descriptor}')}"
+    except OSError:
+        return "is closed"
