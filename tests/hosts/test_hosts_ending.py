@@ -47,21 +47,22 @@ for number in (signal.SIGUSR1, signal.SIGUSR2): signal.signal(number, lambda num
 
 
 def test_warning_to_the_launcher(hosts: Hosts) -> None:
-    """C88: the handlers run on every host. The helpers and ssh live when they get it, too."""
-    body = WARNED + READY + "while len(set(got)) < 2: time.sleep(0.02)\nprint('warned', flush=True)\n"
+    """C88: the handlers run on every host. The helpers live when a scheduler signals all processes, and add nothing."""
+    body = WARNED + READY + "while signal.SIGUSR1 not in got: time.sleep(0.02)\n"
+    body += "open(f'{sys.argv[1]}/{rank}-once', 'w').close()\nwhile signal.SIGUSR2 not in got: time.sleep(0.02)\n"
+    body += "time.sleep(2)\nprint('warned', len(got), flush=True)\n"
     with hosts.running(body, start=PLAIN) as job:
         job.wait_for(hosts.there, 3)
+        job.process.send_signal(signal.SIGUSR1)
+        job.wait_for(hosts.there, 6)
         for name in hosts.machine.names:
             for pid in hosts.machine.processes(name):
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:4]
-                if words[0].startswith(os.fsencode(sys.executable)) and any(b"/start_" in word for word in words):
-                    os.kill(pid, signal.SIGUSR1)
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if words[0].startswith(os.fsencode(sys.executable)):  # not the shell of sshd, which is in no step
                     os.kill(pid, signal.SIGUSR2)
-        job.process.send_signal(signal.SIGUSR1)
-        job.process.send_signal(signal.SIGUSR2)
         output, error = job.process.communicate(timeout=30)
         assert job.process.returncode == 0, error
-        assert sorted(output.decode().splitlines()) == [f"[{rank}] warned" for rank in range(3)]
+        assert sorted(output.decode().splitlines()) == [f"[{rank}] warned 2" for rank in range(3)]
 
 
 def test_kill_of_one_rank(hosts: Hosts) -> None:

@@ -16,7 +16,7 @@ from sirtaki import processes
 
 # Schedulers send them as a warning. Only the program's handler is meant; helpers ignore them.
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
-_WINDOW = 0.3  # seconds in which a signal to all processes has reached this one and, through the launcher, that one
+_WINDOW = 0.5  # seconds in which a signal to all processes has reached this one and, through the launcher, that one
 
 
 def ignore_warnings() -> None:

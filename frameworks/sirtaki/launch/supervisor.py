@@ -20,7 +20,7 @@ _HELD_BYTES = 1 << 19  # more output than this waiting for the launcher: the pro
 _ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 # When mpiexec ends the job because this rank called MPI_Abort, the rank needs a moment to leave with its own exit code.
 # And a signal that a scheduler sends to all processes may come here a little later than to the launcher.
-_BEFORE_ASKING = 0.3
+_BEFORE_ASKING = 0.5
 _LEFTOVERS = 2.5  # seconds that processes have which the program has left running when it ended
 # A program that fails keeps its place for so long, or mpiexec would end the other ranks before they know the cause.
 _LINGERS = 4.0
@@ -63,6 +63,7 @@ class Supervisor:
         self._tell_at = _NEVER
         self._kill_at = _NEVER
         self._give_up_at = _NEVER
+        self._leftovers_at = _NEVER
         self._leave_at = _NEVER
         self._missed_at = _NEVER
         self._answer_by = _NEVER
@@ -372,16 +373,20 @@ class Supervisor:
     def _end_leftovers(self) -> None:
         """After the program's end: asks what it left running to end, kills it after the grace; then the pipes close."""
         left = processes.descendants(os.getpid())
-        if left and self._give_up_at == _NEVER:
+        now = time.monotonic()
+        if left and self._leftovers_at == _NEVER:
+            self._leftovers_at = now + _BEFORE_ASKING  # a scheduler's signal to all may have ended a script first
+        if now >= self._leftovers_at and self._give_up_at == _NEVER:
             self._signals.number = self._signals.number or signal.SIGTERM
             may_save = (
                 self._signalled or self._signals.came_from_outside()
             )  # a script's child may be the rank's process
             grace = self._spec.grace if may_save else min(_LEFTOVERS, self._spec.grace)
-            self._kill_at = min(self._kill_at, time.monotonic() + grace)
+            self._kill_at = min(self._kill_at, now + grace)
             self._give_up_at = self._kill_at + 3.0
-        self._signals.ask(program_signals.own_children(left))
-        if not left or time.monotonic() > self._give_up_at:
+        if now >= self._leftovers_at:
+            self._signals.ask(program_signals.own_children(left))
+        if not left or now > self._give_up_at:
             for pipe in list(self._pipes):
                 while self._on_pipe(pipe, selectors.EVENT_READ):
                     pass
