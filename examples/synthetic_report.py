@@ -38,7 +38,7 @@ def control() -> str:
 
 def communication(on_gpus: bool) -> dict[str, str]:
     """What carries control messages and data, and the MPI behind it: version, path, abi."""
-    from sirtaki import mpi_library
+    from sirtaki.libraries import mpi_library
     from sirtaki.native import core
 
     info = core.mpi_info(mpi_library.candidates())

@@ -7,7 +7,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from sirtaki.call_site import call_site
+from sirtaki.checks.call_site import call_site
 from sirtaki.native import core
 
 _HOST = -1

@@ -59,7 +59,7 @@ def absent_parts() -> dict[str, str]:
     """{part: reason} for the compiled core and the MPI library, as far as they do not load."""
     if isinstance(core, AbsentCore):
         return {"core": core.reason}
-    from sirtaki import mpi_library
+    from sirtaki.libraries import mpi_library
 
     try:
         core.mpi_info(mpi_library.candidates())

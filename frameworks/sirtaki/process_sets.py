@@ -12,6 +12,7 @@ from sirtaki.exchange import allgather_bytes
 from sirtaki.native import core
 
 GLOBAL_ID = 0
+_dynamic = False  # whether init allowed process sets to change
 _bound: weakref.WeakSet[ProcessSet] = weakref.WeakSet()
 
 
@@ -163,8 +164,18 @@ def _register(ranks: list[int]) -> int:
     return work.value()
 
 
-def bind_global() -> None:
-    """Called by init: the ranks of the global set."""
+def _require_dynamic() -> None:
+    core.size()  # ValueError before init
+    if not _dynamic:
+        raise ValueError(
+            'process sets are fixed; use init(process_sets="dynamic") or SIRTAKI_DYNAMIC_PROCESS_SETS=1 on every rank'
+        )
+
+
+def bind_global(dynamic: bool) -> None:
+    """Called by init: the ranks of the global set, and whether process sets may change after init."""
+    global _dynamic
+    _dynamic = dynamic
     global_process_set.ranks = list(range(core.size()))
 
 
@@ -224,12 +235,10 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     Needs init(process_sets="dynamic"). ValueError if dynamic sets are off, the ranks are those of a set that exists,
     out of range, or not the same on all ranks; NotImplementedError for a communicator.
     """
-    from sirtaki import runtime
-
     entry = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     if entry.mpi_comm is not None:
         raise NotImplementedError("a process set from a communicator can only be given to init()")
-    runtime.require_dynamic_process_sets()
+    _require_dynamic()
     if entry.process_set_id is not None:
         raise ValueError(f"{entry} is registered already")
     _check_same(_agreed(entry.ranks, "add"), "add_process_set")
@@ -240,13 +249,11 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Forgets a set, on every rank of the job. False for the global set, an unregistered one, or before init."""
-    from sirtaki import runtime
-
     if not isinstance(process_set, ProcessSet):
         raise ValueError(f"process_set must be a ProcessSet, got {process_set!r}")
     if not core.is_initialized() or process_set.process_set_id in (None, GLOBAL_ID):
         return False
-    runtime.require_dynamic_process_sets()
+    _require_dynamic()
     number = process_set.process_set_id
     try:
         core.submit(core.VERBS["remove_process_set"], f"remove_process_set.{number}", [], splits=[number]).wait()

@@ -10,33 +10,19 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from sirtaki import (
-    agreement,
-    arrival,
-    children,
-    ending,
-    gpu_libraries,
-    mpi_library,
-    mpi_settings,
-    naming,
-    parameter_check,
-    process_sets,
-    segments,
-    stacks,
-    starter_line,
-    starters,
-    supervision,
-)
+from sirtaki import process_sets, starters
+from sirtaki.checks import call_numbers, gradient_kinds, parameter_check
+from sirtaki.host import segments
+from sirtaki.job import arrival, children, ending, stacks, starter_line, supervisor_link
+from sirtaki.libraries import gpu_libraries, mpi_library, mpi_settings
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, bind_existing, bind_global, register_at_init, unbind_all
 from sirtaki.version import __version__
 
 _TRUE = ("1", "true", "yes", "on")
 _NOT_YET = "the timeline is not available yet in this version of Sirtaki"
-_NOT_INITIALIZED = "Sirtaki (Horovod's interface) has not been initialized; use init()."
 
 _lock = threading.RLock()
-_dynamic = False
 _warned = False
 _log = logging.getLogger("sirtaki")
 
@@ -72,13 +58,12 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 
 
 def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
-    global _dynamic
     libraries = _mpi_libraries()
     core.set_gpu_libraries(gpu_libraries.nccl(), gpu_libraries.nvrtc())
     starter_line.leave_outer_job()
     arrival.claim()
     limit = core.start_timeout()
-    line = supervision.join(limit)
+    line = supervisor_link.join(limit)
     try:
         starter_line.restore()
         _refuse_other_mpi(libraries)
@@ -87,16 +72,15 @@ def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
         with arrival.Watch(limit) if line < 0 else contextlib.nullcontext():
             core.init(libraries, handle, ranks, _identity(dynamic), line)
     except BaseException:
-        supervision.failed()
+        supervisor_link.failed()
         raise
-    supervision.up()
+    supervisor_link.up()
     mpi_library.share_with_mpi4py(core.mpi_info(libraries)["path"])
     children.note_rank(is_alone=core.size() == 1 and starters.announced_size()[1] < 2 and line < 0)
-    _dynamic = dynamic
-    naming.reset()
-    agreement.begin_job()
+    call_numbers.reset()
+    gradient_kinds.begin_job()
     _warn_of_timeline()
-    bind_global()
+    bind_global(dynamic)
     ending.install(shutdown)
     stacks.start()
 
@@ -210,7 +194,7 @@ def shutdown() -> None:
         return
     ending.note_end(core.shutdown())
     stacks.stop()
-    supervision.leave()
+    supervisor_link.leave()
     arrival.leave()
     unbind_all()
 
@@ -221,16 +205,6 @@ def is_initialized() -> bool:
         return core.is_initialized()
     except ImportError:
         return False
-
-
-def require_dynamic_process_sets() -> None:
-    """ValueError unless init allowed process sets to change."""
-    if not is_initialized():
-        raise ValueError(_NOT_INITIALIZED)
-    if not _dynamic:
-        raise ValueError(
-            'process sets are fixed; use init(process_sets="dynamic") or SIRTAKI_DYNAMIC_PROCESS_SETS=1 on every rank'
-        )
 
 
 def rank() -> int:

@@ -15,7 +15,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
-from sirtaki import mpi_library
+from sirtaki.libraries import mpi_library
 
 KINDS = ("none", "killed", "stopped", "exit code", "left early", "exception", "exit code 0")
 _PROGRAM = Path(__file__).with_name("rank_program.py")

@@ -43,9 +43,10 @@ CPP = {  # rooms in collectives/, the lowest first
 }
 
 PYTHON = {  # packages in frameworks/, the lowest first
-    "sirtaki/starters": (),
-    "sirtaki": ("sirtaki/starters",),
-    "sirtaki/launch": ("sirtaki/starters", "sirtaki"),
+    "sirtaki/host": (),
+    "sirtaki/starters": ("sirtaki/host",),
+    "sirtaki": ("sirtaki/host", "sirtaki/starters"),  # with checks, job and libraries
+    "sirtaki/launch": ("sirtaki/host", "sirtaki/starters", "sirtaki"),
     "sirtaki/torch": ("sirtaki",),
     "sirtaki/tensorflow": ("sirtaki",),
     "sirtaki/keras": ("sirtaki", "sirtaki/torch", "sirtaki/tensorflow"),
@@ -61,15 +62,15 @@ KNOWN = {
 ENVIRONMENT = {
     "collectives/base/settings.cc",
     "bindings/tensorflow/kernels.cc",
-    "frameworks/sirtaki/children.py",
+    "frameworks/sirtaki/job/children.py",
     "frameworks/sirtaki/keras/generations/__init__.py",
-    "frameworks/sirtaki/mpi_library.py",
-    "frameworks/sirtaki/parameter_check.py",
+    "frameworks/sirtaki/libraries/mpi_library.py",
+    "frameworks/sirtaki/checks/parameter_check.py",
     "frameworks/sirtaki/runtime.py",
-    "frameworks/sirtaki/mpi_settings.py",
-    "frameworks/sirtaki/starter_line.py",
+    "frameworks/sirtaki/libraries/mpi_settings.py",
+    "frameworks/sirtaki/job/starter_line.py",
     "frameworks/sirtaki/starters/__init__.py",
-    "frameworks/sirtaki/supervision.py",
+    "frameworks/sirtaki/job/supervisor_link.py",
     *(
         f"frameworks/sirtaki/launch/{name}.py"
         for name in ("agent", "channel", "check", "command", "function_job", "options", "program")

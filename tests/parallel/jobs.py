@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sirtaki import mpi_library
+from sirtaki.libraries import mpi_library
 
 # What an outer launcher may have left in the environment would confuse the inner one.
 _LAUNCHER_PREFIXES = ("PMI", "OMPI_", "PRTE_", "HYDRA_", "MPIR_", "MPI_", "SLURM_", "MV2_", "SIRTAKI_", "HOROVOD_")

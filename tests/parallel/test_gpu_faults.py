@@ -8,7 +8,7 @@ import jobs
 import pytest
 import torch
 
-from sirtaki import mpi_library
+from sirtaki.libraries import mpi_library
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 

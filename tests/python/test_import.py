@@ -79,7 +79,7 @@ def test_an_mpi_that_does_not_load(tmp_path):
 
 def test_a_process_alone():
     source = (
-        "import sirtaki; from sirtaki import gpu_libraries; sirtaki.init(); sirtaki.init()\n"
+        "import sirtaki; from sirtaki.libraries import gpu_libraries; sirtaki.init(); sirtaki.init()\n"
         "print(sirtaki.rank(), sirtaki.size(), sirtaki.is_homogeneous(), end=' ')\n"
         "print(sirtaki.mpi_enabled(), sirtaki.gloo_enabled(), sirtaki.nccl_built() == gpu_libraries.nccl_version())\n"
         "sirtaki.shutdown(); sirtaki.shutdown(); print(sirtaki.is_initialized())"

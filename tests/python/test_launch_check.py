@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from launching import run
 
-from sirtaki import mpi_library
 from sirtaki.launch import check
+from sirtaki.libraries import mpi_library
 
 ROWS = ["Sirtaki", "Python", "torch", "tensorflow", "keras", "jax", "MPI", "mpiexec", "srun", "mpi4py"]
 ROWS += ["compiled core", "GPUs", "GPU kernels", "NCCL"]

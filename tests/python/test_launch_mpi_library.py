@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from launching import environment, program, run
 
-from sirtaki import mpi_library, starters
+from sirtaki import starters
+from sirtaki.libraries import mpi_library
 
 HYDRA = "HYDRA build details:\n    Version:   9.1\n"
 NATIVE = ("MPI.mpich.cpython-311-x86_64-linux-gnu.so", "MPI.openmpi.cpython-311-x86_64-linux-gnu.so")
@@ -190,7 +191,7 @@ def test_a_library_in_the_layer_below_a_real_environment(tmp_path: Path) -> None
     (packages / "layer.pth").write_text(str(tmp_path / "base" / "lib" / "python3" / "site-packages") + "\n")
     (tmp_path / "base" / "lib" / "python3" / "site-packages").mkdir(parents=True)
     (below,) = place(tmp_path / "base" / "lib" / "libmpi_abi.so.1")
-    code = "from sirtaki import mpi_library; print(*mpi_library.candidates())"
+    code = "from sirtaki.libraries import mpi_library; print(*mpi_library.candidates())"
     words = [str(tmp_path / "upper" / "bin" / "python"), "-c", code]
     done = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=60)
     assert done.stdout.split()[0] == below, done
@@ -247,7 +248,7 @@ def test_sharing_with_mpi4py_respects_the_user(monkeypatch: pytest.MonkeyPatch) 
 def test_the_chosen_library_and_mpi4py_make_one_world() -> None:
     pytest.importorskip("mpi4py")
     code = (
-        "from sirtaki import mpi_library\n"
+        "from sirtaki.libraries import mpi_library\n"
         "mpi_library.share_with_mpi4py(mpi_library.candidates()[0])\n"
         "from mpi4py import MPI\n"
         "print(MPI.COMM_WORLD.rank, MPI.COMM_WORLD.allreduce(1))"
@@ -258,6 +259,7 @@ def test_the_chosen_library_and_mpi4py_make_one_world() -> None:
 
 
 def test_loading_the_module_loads_no_mpi() -> None:
-    code = "import sys; from sirtaki import mpi_library; mpi_library.candidates(); print('mpi4py' in sys.modules)"
+    load = "from sirtaki.libraries import mpi_library; mpi_library.candidates()"
+    code = f"import sys; {load}; print('mpi4py' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, timeout=60)
     assert done.stdout == b"False\n", done.stderr

@@ -177,7 +177,7 @@ def test_success_when_one_rank_leaves_early() -> None:
 def test_mpi_abort_gives_its_exit_code() -> None:
     mpi4py = pytest.importorskip("mpi4py")
     assert mpi4py.__version__
-    from sirtaki import mpi_library
+    from sirtaki.libraries import mpi_library
 
     code = "from mpi4py import MPI\nif rank == 1: MPI.COMM_WORLD.Abort(5); os._exit(5)\nMPI.COMM_WORLD.Barrier()"
     library = next(
@@ -252,7 +252,7 @@ def test_launching_loads_no_framework_and_no_core() -> None:
 @pytest.mark.parametrize("mpi", ALL_MPIS)
 def test_exit_code_after_mpi_was_initialised(mpi: str) -> None:
     """mpiexec, too, notices that a rank has gone without MPI_Finalize, and kills; the rank's own code must win."""
-    from sirtaki import mpi_library
+    from sirtaki.libraries import mpi_library
 
     environ = {**os.environ, **({"SIRTAKI_MPI": mpi} if mpi else {})}
     library = mpi_library.find(environ).path

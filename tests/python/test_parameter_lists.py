@@ -1,6 +1,6 @@
 """Which ranks lack which parameters, in words."""
 
-from sirtaki.parameter_lists import difference
+from sirtaki.checks.parameter_lists import difference
 
 
 def test_equal_lists_have_no_difference() -> None:

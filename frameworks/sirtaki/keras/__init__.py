@@ -6,8 +6,7 @@ tf.keras is Keras 2 (TF_USE_LEGACY_KERAS=1), the names are for tf_keras.
 
 from __future__ import annotations
 
-from sirtaki import call_site
-from sirtaki.blocking_calls import allgather_object, barrier, broadcast_object
+from sirtaki.checks import call_site
 from sirtaki.exceptions import HorovodInternalError, SirtakiInternalError
 from sirtaki.extensions import check_extension
 from sirtaki.keras import callbacks, elastic
@@ -24,6 +23,7 @@ from sirtaki.keras.functions import (
 from sirtaki.keras.generations import keras as _keras
 from sirtaki.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
 from sirtaki.keras.saving import load_model
+from sirtaki.object_collectives import allgather_object, barrier, broadcast_object
 from sirtaki.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from sirtaki.reduce_ops import Adasum, Average, Sum
 from sirtaki.runtime import (

@@ -1,19 +1,19 @@
-"""What a compiled step may find in a later trace: sirtaki.agreement, with refusal of what nobody had at first."""
+"""The gradient kinds of a compiled step in later traces; gradients that no rank had at first are refused."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from sirtaki import agreement
-from sirtaki.agreement import DENSE as DENSE
-from sirtaki.agreement import NONE as NONE
-from sirtaki.agreement import SPARSE as SPARSE
-from sirtaki.agreement import agreed_kinds as agreed_kinds
+from sirtaki.checks import gradient_kinds
+from sirtaki.checks.gradient_kinds import DENSE as DENSE
+from sirtaki.checks.gradient_kinds import NONE as NONE
+from sirtaki.checks.gradient_kinds import SPARSE as SPARSE
+from sirtaki.checks.gradient_kinds import agreed_kinds as agreed_kinds
 
 _WORDS = {NONE: "no gradient", SPARSE: "a sparse gradient", DENSE: "a dense gradient"}
 
 
-class Agreements(agreement.Agreements):
+class Agreements(gradient_kinds.Agreements):
     def of_graph(
         self, variables: Sequence[Hashable], names: Sequence[str], kinds: Sequence[int], group: int
     ) -> list[int]:

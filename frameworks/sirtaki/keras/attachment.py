@@ -7,12 +7,12 @@ import itertools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
+from sirtaki.checks.parameter_check import ParameterCheck
 from sirtaki.exceptions import SirtakiInternalError
 from sirtaki.keras import backends, generations
 from sirtaki.keras.agreement import DENSE, NONE, SPARSE, Agreements, agreed_kinds
 from sirtaki.keras.options import Options
 from sirtaki.native import core
-from sirtaki.parameter_check import ParameterCheck
 from sirtaki.process_sets import require_id
 
 _KEY = "_sirtaki_attachment"

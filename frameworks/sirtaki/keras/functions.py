@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sirtaki import exchange
-from sirtaki.arguments import checked_root
+from sirtaki.checks.arguments import checked_root
 from sirtaki.compression import Compressor, NoneCompressor
 from sirtaki.keras import backends
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id

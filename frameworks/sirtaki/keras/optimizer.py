@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sirtaki.arguments import Groups, check_devices, checked_groups
+from sirtaki.checks.arguments import Groups, check_devices, checked_groups
 from sirtaki.compression import Compressor, NoneCompressor
 from sirtaki.keras import generations
 from sirtaki.keras.attachment import Attachment, attach, attachment_of, checked_key

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sirtaki.arguments import checked_passes, checked_predivide
+from sirtaki.checks.arguments import checked_passes, checked_predivide
 from sirtaki.process_sets import ProcessSet, require_id
 from sirtaki.reduce_ops import Average, ReduceOp, Sum, checked_op
 

@@ -2,6 +2,6 @@
 
 `command` reads the command line and prepares a job; `job` watches it through the MPI's mpiexec; `worker` runs beside
 each rank. `sirtaki.starters` knows the ways in which ranks are started. What a worker loads (`channel`, `spec`,
-`worker`, `sirtaki.starters`, `sirtaki.processes`) uses the standard library alone and is started without site-packages,
-so that a rank's start costs little.
+`worker`, `sirtaki.starters`, `sirtaki.host.processes`) uses the standard library alone and is started without
+site-packages, so that a rank's start costs little.
 """

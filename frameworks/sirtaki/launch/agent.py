@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-from sirtaki import processes
+from sirtaki.host import processes
 from sirtaki.launch import channel, open_files
 from sirtaki.launch.program_signals import ignore_warnings
 from sirtaki.launch.spec import VARIABLE, Spec

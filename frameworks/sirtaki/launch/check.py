@@ -10,7 +10,8 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from sirtaki import gpu_libraries, mpi_library, starters
+from sirtaki import starters
+from sirtaki.libraries import gpu_libraries, mpi_library
 from sirtaki.version import __version__
 
 _FRAMEWORKS = ("torch", "tensorflow", "keras", "jax")
@@ -24,7 +25,7 @@ def main() -> int:
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:  # each import is a process of its own
         frameworks = {name: pool.submit(_package, name) for name in _FRAMEWORKS}
         rows: list[tuple[str, Callable[[], str]]] = [
-            ("Sirtaki", lambda: f"{__version__} in {os.path.dirname(mpi_library.__file__)}"),
+            ("Sirtaki", lambda: f"{__version__} in {os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}"),
             ("Python", lambda: f"{sys.version.split()[0]}, {sys.executable}"),
             *((name, future.result) for name, future in frameworks.items()),
             ("MPI", _mpi),

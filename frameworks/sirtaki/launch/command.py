@@ -13,7 +13,7 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
-from sirtaki import mpi_library, starters
+from sirtaki import starters
 from sirtaki.launch import (
     addresses,
     cores,
@@ -31,6 +31,7 @@ from sirtaki.launch import (
 from sirtaki.launch.job import Job, Limits
 from sirtaki.launch.program_signals import PASSED_ON
 from sirtaki.launch.screen import Screen
+from sirtaki.libraries import mpi_library
 from sirtaki.starters.request import Host, Request
 
 _PROGRAM = "start_worker.py"

@@ -130,7 +130,7 @@ def _others(names: str | None, file: str | None) -> list[str]:
 
 def _run_job(words: list[str], exchange: _Exchange) -> int:
     """Runs sirtakirun to its end: its exit code. Whatever interrupts the wait ends the job first."""
-    folder = str(Path(__file__).parents[1])
+    folder = str(Path(__file__).parents[2])
     paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), VARIABLE: exchange.description()}
     job = subprocess.Popen([sys.executable, "-m", "sirtaki.launch", *words], env=environment)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sirtaki import processes
+from sirtaki.host import processes
 from sirtaki.launch import failure
 from sirtaki.launch.failure import Failure
 from sirtaki.launch.mpiexec import Mpiexec

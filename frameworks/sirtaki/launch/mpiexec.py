@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 
-from sirtaki import processes
+from sirtaki.host import processes
 from sirtaki.launch.failure import shell_code
 from sirtaki.launch.program_signals import ignore_warnings
 

@@ -6,7 +6,8 @@ import os
 import signal
 from typing import NoReturn
 
-from sirtaki import processes, starters
+from sirtaki import starters
+from sirtaki.host import processes
 from sirtaki.launch import channel, cores, rank_line
 from sirtaki.launch.program_signals import PASSED_ON
 from sirtaki.launch.spec import Spec, program_environment

@@ -12,7 +12,7 @@ import signal
 import time
 from collections.abc import Iterable
 
-from sirtaki import processes
+from sirtaki.host import processes
 
 # Schedulers send them as a warning. Only the program's handler is meant; helpers ignore them.
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)

@@ -1,4 +1,4 @@
-"""The supervisor's end of the line to its rank's process (sirtaki/supervision.py is the other end).
+"""The supervisor's end of the line to its rank's process (sirtaki/job/supervisor_link.py is the other end).
 
 A rank whose process never calls init() has none. One process at a time is the rank's; another may follow it.
 """

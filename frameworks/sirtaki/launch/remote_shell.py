@@ -17,7 +17,7 @@ import threading
 from collections.abc import Sequence
 from typing import NoReturn
 
-from sirtaki import processes
+from sirtaki.host import processes
 from sirtaki.launch import agent, channel
 
 _KEPT_WORDS = 4000  # bytes of what ssh said, the last

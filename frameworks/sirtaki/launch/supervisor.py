@@ -10,7 +10,8 @@ import signal
 import socket
 import time
 
-from sirtaki import processes, segments, starters
+from sirtaki import starters
+from sirtaki.host import processes, segments
 from sirtaki.launch import channel, program, program_signals, rank_line
 from sirtaki.launch.program_signals import PASSED_ON, ProgramSignals, Warnings
 from sirtaki.launch.spec import Spec

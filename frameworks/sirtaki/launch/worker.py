@@ -14,7 +14,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from sirtaki import processes
+from sirtaki.host import processes
 from sirtaki.launch import channel
 from sirtaki.launch import spec as specs
 from sirtaki.launch.program_signals import ignore_warnings

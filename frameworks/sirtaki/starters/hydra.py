@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from sirtaki import processes
+from sirtaki.host import processes
 from sirtaki.starters import line
 from sirtaki.starters.starter import Starter, is_number, number
 

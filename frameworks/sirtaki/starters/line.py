@@ -7,7 +7,7 @@ import socket
 import stat
 import struct
 
-from sirtaki import processes
+from sirtaki.host import processes
 
 
 def peer(descriptor: int) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from sirtaki import call_site
+from sirtaki.checks import call_site
 from sirtaki.exceptions import HorovodInternalError, SirtakiInternalError
 from sirtaki.extensions import check_extension
 from sirtaki.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from sirtaki.arguments import checked_passes
+from sirtaki.checks.arguments import checked_passes
 
 do_not_convert = tf.autograph.experimental.do_not_convert
 

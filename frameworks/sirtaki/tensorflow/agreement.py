@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import ops as framework_ops
 
-from sirtaki.agreement import DENSE, NONE, SPARSE, Agreements, agreed_kinds
+from sirtaki.checks.gradient_kinds import DENSE, NONE, SPARSE, Agreements, agreed_kinds
 from sirtaki.native import core
 from sirtaki.tensorflow.failures import as_of_an_op
 from sirtaki.tensorflow.labels import functions

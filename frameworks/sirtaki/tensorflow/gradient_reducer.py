@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from sirtaki.arguments import checked_groups, checked_predivide, reduction
+from sirtaki.checks.arguments import checked_groups, checked_predivide, reduction
 from sirtaki.compression import checked_compression
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, global_process_set

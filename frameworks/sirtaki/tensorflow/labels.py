@@ -21,7 +21,7 @@ from tensorflow.python.framework import ops as framework_ops
 from tensorflow.python.ops import control_flow_util
 from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 
-from sirtaki.arguments import checked_name
+from sirtaki.checks.arguments import checked_name
 
 _NUMBERS = re.compile(r"(_\d+)+$")
 _PREFIX = "sirtaki/"

@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from sirtaki.arguments import check_devices
-from sirtaki.parameter_check import ParameterCheck
+from sirtaki.checks.arguments import check_devices
+from sirtaki.checks.parameter_check import ParameterCheck
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.reduce_ops import Adasum, Average
 from sirtaki.tensorflow import raw

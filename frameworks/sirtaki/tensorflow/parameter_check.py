@@ -1,4 +1,4 @@
-"""Comparing the ranks' variables, of an optimizer or as the program asks for it. See sirtaki.parameter_check.
+"""Comparing the ranks' variables, of an optimizer or as the program asks for it. See sirtaki.checks.parameter_check.
 
 In a graph only the checksums and their comparison are Python's; the exchange is an op, which holds no thread.
 """
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from sirtaki import parameter_check
+from sirtaki.checks import parameter_check
+from sirtaki.checks.parameter_check import Parameter, ParameterCheck
 from sirtaki.exchange import framed, unframed
-from sirtaki.parameter_check import Parameter, ParameterCheck
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.tensorflow import raw
 from sirtaki.tensorflow.tensors import check_variables

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from sirtaki.call_site import call_site
+from sirtaki.checks.call_site import call_site
 from sirtaki.native import core
 from sirtaki.reduce_ops import Average
 from sirtaki.tensorflow.labels import label, refuse_xla
@@ -23,7 +23,7 @@ _QUESTIONS = ("rank", "size", "local_rank", "local_size", "included", "rank_in_s
 
 
 class Reduction(NamedTuple):
-    """How to reduce: what sirtaki.arguments.reduction() gives."""
+    """How to reduce: what sirtaki.checks.arguments.reduction() gives."""
 
     op: int = int(Average)
     prescale: float = 1.0

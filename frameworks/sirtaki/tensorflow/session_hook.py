@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from sirtaki.arguments import checked_root
+from sirtaki.checks.arguments import checked_root
 from sirtaki.tensorflow.functions import broadcast_global_variables
 
 

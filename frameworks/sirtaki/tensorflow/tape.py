@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from sirtaki.arguments import check_devices
+from sirtaki.checks.arguments import check_devices
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.reduce_ops import Average
 from sirtaki.tensorflow.compression import Compression, Compressor

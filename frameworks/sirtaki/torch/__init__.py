@@ -6,10 +6,10 @@ import os
 
 import torch
 
-from sirtaki import call_site
-from sirtaki.blocking_calls import allgather_object, barrier, broadcast_object
+from sirtaki.checks import call_site
 from sirtaki.exceptions import HorovodInternalError, SirtakiInternalError
 from sirtaki.extensions import check_extension
+from sirtaki.object_collectives import allgather_object, barrier, broadcast_object
 from sirtaki.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from sirtaki.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 from sirtaki.runtime import (

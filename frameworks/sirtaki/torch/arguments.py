@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from sirtaki.arguments import checked_name, checked_root, reduction
-from sirtaki.naming import next_number
+from sirtaki.checks.arguments import checked_name, checked_root, reduction
+from sirtaki.checks.call_numbers import next_number
 
 __all__ = ["checked_root", "names", "reduction"]
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sirtaki.call_site import call_site
+from sirtaki.checks.call_site import call_site
 from sirtaki.native import core
 from sirtaki.torch.streams import stream_of
 from sirtaki.torch.tensors import Descriptor

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from sirtaki.arguments import checked_passes, checked_predivide
+from sirtaki.checks.arguments import checked_passes, checked_predivide
+from sirtaki.checks.parameter_check import ParameterCheck
 from sirtaki.native import core
-from sirtaki.parameter_check import ParameterCheck
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.reduce_ops import Adasum, Average, check_adasum, checked_op
 from sirtaki.torch.adasum_optimizer import AdasumSteps

@@ -1,4 +1,4 @@
-"""Comparing the ranks' parameters, of an optimizer or as the program asks for it. See sirtaki.parameter_check."""
+"""Compares the ranks' parameters, of an optimizer or as the program asks. See sirtaki.checks.parameter_check."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from sirtaki.parameter_check import Parameter, check_equal
+from sirtaki.checks.parameter_check import Parameter, check_equal
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.torch.functions import named_tensors
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from sirtaki import naming
-from sirtaki.call_site import call_site
+from sirtaki.checks import call_numbers
+from sirtaki.checks.call_site import call_site
 from sirtaki.native import core
 from sirtaki.torch.handles import register, submit
 from sirtaki.torch.streams import Results as MadeResults
@@ -166,5 +166,5 @@ def join(device: int = -1) -> int:
     core.set_usual_gpu(device)
     work = core.submit(core.VERBS["join"], "", [], site=call_site(), awaited=True)
     work.wait()
-    naming.reset()  # as the core does with its own numbers: ranks have made unequal numbers of calls
+    call_numbers.reset()  # as the core does with its own numbers: ranks have made unequal numbers of calls
     return work.value()

@@ -19,9 +19,9 @@ from typing import Any
 
 import torch
 
-from sirtaki.call_site import call_site
+from sirtaki.checks.call_site import call_site
+from sirtaki.checks.parameter_lists import told_by_name
 from sirtaki.native import core
-from sirtaki.parameter_lists import told_by_name
 from sirtaki.reduce_ops import Average
 from sirtaki.torch.backward import current_task, tell_the_end
 from sirtaki.torch.buckets import bucketed

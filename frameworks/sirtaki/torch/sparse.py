@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 
-from sirtaki.naming import next_number
+from sirtaki.checks.call_numbers import next_number
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.reduce_ops import Average, ReduceOp, Sum, checked_op
 from sirtaki.torch import raw

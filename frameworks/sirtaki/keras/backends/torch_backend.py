@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 import sirtaki.torch as adapter
+from sirtaki.checks.parameter_check import ParameterCheck
 from sirtaki.keras.agreement import DENSE, NONE
 from sirtaki.keras.options import Options
-from sirtaki.parameter_check import ParameterCheck
 from sirtaki.process_sets import ProcessSet, require_id
 from sirtaki.reduce_ops import Max
 from sirtaki.torch import raw

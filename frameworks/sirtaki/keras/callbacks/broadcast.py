@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sirtaki import exchange
-from sirtaki.arguments import checked_root
+from sirtaki.checks.arguments import checked_root
 from sirtaki.keras import backends, generations
 from sirtaki.keras.attachment import attachment_of
 from sirtaki.keras.distributed import is_distributed

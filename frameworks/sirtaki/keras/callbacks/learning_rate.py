@@ -6,7 +6,7 @@ import numbers
 from collections.abc import Callable
 from typing import Any
 
-from sirtaki.arguments import check_not_negative
+from sirtaki.checks.arguments import check_not_negative
 from sirtaki.keras import generations
 from sirtaki.keras.generations import keras
 from sirtaki.native import core

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from sirtaki.arguments import checked_root
+from sirtaki.checks.arguments import checked_root
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.tensorflow import raw
 from sirtaki.tensorflow.tensors import check_variables, to_tensor

@@ -14,7 +14,7 @@ if _keras.backend.backend() != "tensorflow":
         "sirtaki.keras serves the other backends"
     )
 
-from sirtaki.arguments import Groups
+from sirtaki.checks.arguments import Groups
 from sirtaki.compression import Compressor, NoneCompressor
 from sirtaki.keras import *  # noqa: F403
 from sirtaki.keras import __all__ as __all__

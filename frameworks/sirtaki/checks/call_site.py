@@ -7,7 +7,11 @@ import sys
 from types import FrameType, TracebackType
 
 # Frames of these folders are not the user's; adapters add their framework's.
-_internal: tuple[str, ...] = (os.path.dirname(os.path.abspath(__file__)) + os.sep, "<eval_with_key>", "<frozen ")
+_internal: tuple[str, ...] = (
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+    "<eval_with_key>",
+    "<frozen ",
+)
 _standard_library = os.path.dirname(os.__file__) + os.sep
 
 

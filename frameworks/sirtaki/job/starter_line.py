@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 
-from sirtaki import starters, supervision
+from sirtaki import starters
+from sirtaki.job import supervisor_link
 from sirtaki.starters import line
 
 _NOT_INHERITED = ("SIRTAKI_SUPERVISOR", "SIRTAKI_SIZE", "SIRTAKI_RANK_PROCESS", starters.STARTED_AS)
@@ -27,7 +28,7 @@ def restore() -> None:
     variable, descriptor = starters.descriptor()
     if not variable or line.peer(descriptor) is not None:
         return
-    given = supervision.take_starter_line()
+    given = supervisor_link.take_starter_line()
     if given is None:
         raise RuntimeError(
             f"MPI finds the other ranks by descriptor {descriptor} ({variable}), which {line.described(descriptor)} in "

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
+from sirtaki.checks.parameter_lists import told_by_name
 from sirtaki.exchange import allreduce_largest
 from sirtaki.native import core
-from sirtaki.parameter_lists import told_by_name
 
 NONE, SPARSE, DENSE = range(3)  # the largest of the ranks' is what they have in common: a dense one cannot be rows
 _REQUEST = "kinds of gradients, one for each variable"

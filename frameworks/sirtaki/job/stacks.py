@@ -12,7 +12,7 @@ import threading
 import traceback
 from types import FrameType
 
-from sirtaki.call_site import is_internal
+from sirtaki.checks.call_site import is_internal
 from sirtaki.native import core
 
 _FRAMES = 15  # at most so many of one thread

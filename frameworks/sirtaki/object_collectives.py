@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sirtaki import exchange
-from sirtaki.arguments import checked_root
-from sirtaki.call_site import call_site
+from sirtaki.checks.arguments import checked_root
+from sirtaki.checks.call_site import call_site
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 

@@ -19,9 +19,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from sirtaki import children, supervision
-from sirtaki.call_site import call_site, site_in
+from sirtaki.checks.call_site import call_site, site_in
 from sirtaki.exceptions import SirtakiInternalError
+from sirtaki.job import children, supervisor_link
 from sirtaki.native import core
 
 _FAILED = 1
@@ -84,12 +84,12 @@ class _Ending:
         cause = core.fail(_kind_of(error), _text_of(error), where)
         with contextlib.suppress(Exception):
             sys.stdout.flush()
-        if cause["witness"] != core.rank() and (supervision.is_there() or not _speaks_for_witness(cause)):
-            supervision.report(cause, "", self._exit_code)
+        if cause["witness"] != core.rank() and (supervisor_link.is_there() or not _speaks_for_witness(cause)):
+            supervisor_link.report(cause, "", self._exit_code)
             _say(_consequence(error, where, cause))
             return
         lines = "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines()
-        if not supervision.report(cause, "\n".join(lines), self._exit_code):
+        if not supervisor_link.report(cause, "\n".join(lines), self._exit_code):
             host = cause["host"] if cause["rank"] == core.rank() else socket.gethostname()
             lines.insert(0, f"uncaught exception on host {host}, process {os.getpid()}:")
             _say(*lines)
@@ -102,17 +102,17 @@ class _Ending:
             return
         if not self._exit_code or not core.is_initialized():
             _tell_what_was_caught()
-            supervised = supervision.is_there()
+            supervised = supervisor_link.is_there()
             self.shutdown()
             if self.left_with is not None:  # nobody else may know, as of a rank that is stopped
-                supervision.report_outside_job(self.left_with, 0)
+                supervisor_link.report_outside_job(self.left_with, 0)
             core.finalize(supervised)
             return
         _stop_children()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
-        if supervision.is_there():
+        if supervisor_link.is_there():
             self._exit_process(self._exit_code)  # the launcher ends the other ranks
         self._abort()
 
@@ -128,7 +128,7 @@ class _Ending:
         """
         code = operator.index(status)
         is_rank = os.getpid() == self.process and _is_in_job() and core.size() > 1
-        if is_rank and not supervision.is_there():
+        if is_rank and not supervisor_link.is_there():
             self._exit_code = code & 0xFF or _FAILED
             _tell_exit(f"os._exit({code})", call_site())
             self._abort()
@@ -160,7 +160,7 @@ def _tell_outside_job(error: BaseException) -> None:
     code = _INTERRUPTED if isinstance(error, KeyboardInterrupt) else _FAILED
     where = site_in(error.__traceback__)
     cause = {"kind": _kind_of(error), "text": _text_of(error), "time": time.time(), "site": where}
-    supervision.report_outside_job(cause, code)
+    supervisor_link.report_outside_job(cause, code)
 
 
 def _tell_what_was_caught() -> None:
@@ -170,7 +170,7 @@ def _tell_what_was_caught() -> None:
         return
     with contextlib.suppress(Exception):
         sys.stdout.flush()
-    supervision.report(cause, "", _FAILED)
+    supervisor_link.report(cause, "", _FAILED)
     _say(_cut(f"ended after the job had failed, because {_first_line(cause)}", _LONGEST))
 
 
@@ -259,7 +259,7 @@ def _say(*lines: str) -> None:
     """On stderr with the rank in front of each line, unless the launcher puts it there; in one write, so that ranks do
     not mix.
     """
-    prefix = "" if supervision.is_there() else f"[rank {core.rank()}] "
+    prefix = "" if supervisor_link.is_there() else f"[rank {core.rank()}] "
     with contextlib.suppress(Exception):
         sys.stderr.write("".join(f"{prefix}{line}\n" for line in lines))
         sys.stderr.flush()

@@ -16,7 +16,9 @@ import struct
 import sys
 import threading
 
-from sirtaki import mpi_library, processes, segments, starters
+from sirtaki import starters
+from sirtaki.host import processes, segments
+from sirtaki.libraries import mpi_library
 
 _TABLE = "/proc/net/unix"
 _FAILED = 1

@@ -1,0 +1,1 @@
+"""Processes and shared memory segments of this host."""
