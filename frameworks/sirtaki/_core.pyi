@@ -46,8 +46,8 @@ def init(
 
     mpi_libraries: paths to try in order. comm_handle: the value of an MPI_Comm of that library to duplicate, or 0.
     comm_ranks: ranks of MPI_COMM_WORLD to restrict to, or empty. identity: program text that must be equal on all
-    ranks (versions); a difference is an error naming both. launcher: the descriptor of sirtaki.job.supervisor_link, open
-    until after shutdown(), or -1. Raises InternalError or ValueError.
+    ranks (versions); a difference is an error naming both. launcher: the descriptor of
+    sirtaki.job.supervisor_link, open until after shutdown(), or -1. Raises InternalError or ValueError.
     """
 
 def start_timeout() -> float:
