@@ -10,6 +10,9 @@ import torch
 
 from sirtaki.native import core
 
+# For what torch.compile must leave alone when it runs in, or is called by, a program that is compiled.
+not_compiled: Callable[[Any], Any] = torch._disable_dynamo
+
 current_task: Callable[[], int] = torch._C._current_graph_task_id  # autograd's number of the backward under way
 
 _BACKWARD = torch.autograd.backward.__code__
@@ -34,10 +37,10 @@ def tell_the_end(step: core.GradientStep, ended: Callable[[], None], begin: Call
 class _End:
     """A backward that fails drops it uncalled, and then the step listens no more."""
 
-    __slots__ = ("_ended", "_step")
+    _step: core.GradientStep | None = None  # also where torch.compile makes one without calling __init__
 
     def __init__(self, step: core.GradientStep, ended: Callable[[], None]) -> None:
-        self._step: core.GradientStep | None = step
+        self._step = step
         self._ended = ended
         step.listening = True
 
