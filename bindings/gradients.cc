@@ -13,29 +13,47 @@ namespace py = pybind11;
 
 bool diverted = false;  // what is sent goes elsewhere, or is written down, so nothing is sent from here
 
-// An attribute of a tensor; throws what Python raised.
-py::object attribute(PyObject* tensor, PyObject* name) {
-  PyObject* const value = PyObject_GetAttr(tensor, name);
-  if (value == nullptr) throw py::error_already_set();
-  return py::reinterpret_steal<py::object>(value);
-}
+// An attribute of tensors. Python would look it up anew in every tensor's type.
+struct Attribute {
+  const char* name;
+  PyObject* type = nullptr;  // of the last tensor
+  PyGetSetDef* getter = nullptr;
+
+  // A new reference, or null with Python's error.
+  PyObject* of(PyObject* tensor) {
+    if (reinterpret_cast<PyObject*>(Py_TYPE(tensor)) != type) look_up(tensor);
+    return getter != nullptr ? getter->get(tensor, getter->closure) : PyObject_GetAttrString(tensor, name);
+  }
+
+ private:
+  void look_up(PyObject* tensor) {
+    Py_XSETREF(type, taken(reinterpret_cast<PyObject*>(Py_TYPE(tensor))));
+    PyObject* const found = PyObject_GetAttrString(type, name);
+    const bool has_getter = found != nullptr && Py_IS_TYPE(found, &PyGetSetDescr_Type);
+    getter = has_getter ? reinterpret_cast<PyGetSetDescrObject*>(found)->d_getset : nullptr;
+    Py_XDECREF(found);
+    PyErr_Clear();
+  }
+};
 
 py::object gradient_of(const GradientSlot* slot) {
-  static PyObject* const name = PyUnicode_InternFromString("grad");
-  return attribute(slot->parameter, name);
+  static Attribute grad{"grad"};
+  PyObject* const gradient = grad.of(slot->parameter);
+  if (gradient == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(gradient);
 }
 
 // How often torch has written it. Tensors of inference mode have no such count.
 long long version_of(PyObject* gradient) {
-  static PyObject* const name = PyUnicode_InternFromString("_version");
-  PyObject* const value = PyObject_GetAttr(gradient, name);
+  static Attribute version{"_version"};
+  PyObject* const value = version.of(gradient);
   if (value == nullptr) {
     PyErr_Clear();
     return 0;
   }
-  const long long version = PyLong_AsLongLong(value);
+  const long long count = PyLong_AsLongLong(value);
   Py_DECREF(value);
-  return version;
+  return count;
 }
 
 void remember(GradientSlot* slot, PyObject* gradient) {
@@ -294,8 +312,7 @@ bool holds_reduced(const GradientSlot* slot, const py::object& gradient) {
 
 // A parameter of which nothing is known: it was frozen, or is no longer reduced.
 bool sleeps(const GradientSlot* slot) {
-  static PyObject* const requires_grad = PyUnicode_InternFromString("requires_grad");
-  return attribute(slot->parameter, requires_grad).ptr() == Py_False && gradient_of(slot).is_none();
+  return py::getattr(slot->parameter, "requires_grad").ptr() == Py_False && gradient_of(slot).is_none();
 }
 
 // The optimizer passes over a parameter without a gradient.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -10,15 +11,25 @@ import torch
 
 from sirtaki.native import core
 
-# For what torch.compile must leave alone when it runs in, or is called by, a program that is compiled.
-not_compiled: Callable[[Any], Any] = torch._disable_dynamo
-
 current_task: Callable[[], int] = torch._C._current_graph_task_id  # autograd's number of the backward under way
 
 _BACKWARD = torch.autograd.backward.__code__
 # Of an operation written in Python, as the one that checkpointing with use_reentrant makes.
 _Operation = torch.autograd.function.BackwardCFunction
 _OF_OPERATION = {getattr(_Operation, name).__code__ for name in ("apply", "apply_boxed") if hasattr(_Operation, name)}
+
+
+def not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For what torch.compile must leave alone where a program that is compiled calls it. Costs nothing elsewhere."""
+    apart = torch._disable_dynamo(function)
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            return apart(*args)
+        return function(*args)
+
+    return call
 
 
 def tell_the_end(step: core.GradientStep, ended: Callable[[], None], begin: Callable[[], None]) -> None:
