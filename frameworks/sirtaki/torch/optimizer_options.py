@@ -41,10 +41,13 @@ class Options:
         """Of the names of all requests."""
         return "" if self.number == 1 else f"optimizer{self.number}."
 
-    def unused_name(self, number: int, used: Container[str]) -> str:
-        """The same for a parameter that comes to be at that place when names of others are in use already."""
-        name = self.names[number] if number < len(self.names) else f"noname.added.{number}"
-        if name in used:
+    def unused_name(self, number: int, used: Container[str], earlier: str | None) -> str:
+        """The same for a parameter that comes to be at that place later; earlier: the name of the one that was there.
+
+        It gets that name if the other one is gone, for ranks may hold their parameters in different orders.
+        """
+        name = self.name_of(number) if earlier is None else earlier
+        if not name or name in used:
             name = f"noname.added.{number}"
         tries, unique = 1, name
         while unique in used:

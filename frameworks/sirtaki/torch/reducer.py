@@ -87,7 +87,8 @@ class GradientReducer:
                 slot = owner._slots[id(parameter)]
                 others.append(owner)
             elif slot is None:
-                slot = Slot(parameter, self._options.unused_name(number, used))
+                earlier = self._order[number].name if number < len(self._order) else ""
+                slot = Slot(parameter, self._options.unused_name(number, used, None if takes_over else earlier))
                 used.add(slot.name)
                 self._slots[id(parameter)] = slot
                 self._agreed = False
@@ -405,9 +406,13 @@ class GradientReducer:
         The end of backward has reduced them in the usual case. What came or was set since is reduced now. RuntimeError
         on all ranks alike if it cannot be.
         """
-        self._groups = groups
         for other in self._living_others():
-            other.settle(other._groups)
+            other._settle_own(other._groups)
+        self._settle_own(groups)
+
+    def _settle_own(self, groups: list[dict[str, Any]]) -> None:
+        """Two reducers may each have parameters of the other's optimizer."""
+        self._groups = groups
         if self._step.full or not self._completions or self._is_unreduced():
             self.complete()
         if core.first_unsettled(self._order, groups) is not None:
@@ -547,16 +552,18 @@ class GradientReducer:
         """The step is over: the next gradients belong to a new one."""
         for other in self._living_others():
             other._drop(self._order)
-        if self._is_new and not self._step.touched:
-            return
-        self._reopen()
+        self._end_step()
+
+    def _end_step(self) -> None:
+        if not self._is_new or self._step.touched:
+            self._reopen()
 
     def _drop(self, slots: Sequence[Slot]) -> None:
         """Another optimizer has applied or cleared the gradients of these parameters."""
         own = [slot for slot in slots if self._slots.get(id(slot.parameter)) is slot]
         if len(own) == len(self._slots):
             self._wait(given_up=True)
-            self.reset()
+            self._end_step()
             return
         for slot in own:
             slot.gradient, slot.fired = None, 0
