@@ -36,11 +36,6 @@ int set_slots(PyObject* self, PyObject* value, void*) {
     PyErr_SetString(PyExc_TypeError, "slots must be CoordinatorCache");
     return -1;
   }
-  // What was reduced is no longer found by place.
-  const bool by_place = unit->sent != nullptr && PyTuple_GET_SIZE(unit->sent) == size_of(unit);
-  for (Py_ssize_t i = 0; by_place && i < size_of(unit); ++i) {
-    Py_XSETREF(slot_at(unit, i)->reduced, taken(PyTuple_GET_ITEM(unit->sent, i)));
-  }
   Py_XSETREF(unit->slots, slots);
   Py_CLEAR(unit->prepared);
   return 0;
@@ -70,8 +65,12 @@ PyObject* unit_of(PyObject* self, void*) {
 }
 
 int set_unit(PyObject* self, PyObject* value, void*) {
+  if (value == Py_None) {
+    Py_CLEAR(as<GradientSlot>(self)->unit);
+    return 0;
+  }
   if (value == nullptr || !PyObject_TypeCheck(value, unit_type)) {
-    PyErr_SetString(PyExc_TypeError, "unit must be a GradientUnit");
+    PyErr_SetString(PyExc_TypeError, "unit must be a GradientUnit or None");
     return -1;
   }
   Py_XSETREF(as<GradientSlot>(self)->unit, as<GradientUnit>(taken(value)));
@@ -124,14 +123,13 @@ int clear_members(PyObject* self) {
 
 constexpr auto visit_step = &visit_members<GradientStep, &GradientStep::on_gradient, &GradientStep::send>;
 constexpr auto clear_step = &clear_members<GradientStep, &GradientStep::on_gradient, &GradientStep::send>;
-constexpr auto visit_unit =
-    &visit_members<GradientUnit, &GradientUnit::step, &GradientUnit::slots, &GradientUnit::sent>;
+constexpr auto visit_unit = &visit_members<GradientUnit, &GradientUnit::step, &GradientUnit::slots>;
 // A unit keeps its step, which its hooks ask while they are there.
-constexpr auto clear_unit = &clear_members<GradientUnit, &GradientUnit::slots, &GradientUnit::sent>;
+constexpr auto clear_unit = &clear_members<GradientUnit, &GradientUnit::slots>;
 constexpr auto visit_slot =
-    &visit_members<GradientSlot, &GradientSlot::parameter, &GradientSlot::unit, &GradientSlot::reduced>;
+    &visit_members<GradientSlot, &GradientSlot::parameter, &GradientSlot::unit, &GradientSlot::gradient>;
 constexpr auto clear_slot =
-    &clear_members<GradientSlot, &GradientSlot::parameter, &GradientSlot::unit, &GradientSlot::reduced>;
+    &clear_members<GradientSlot, &GradientSlot::parameter, &GradientSlot::unit, &GradientSlot::gradient>;
 
 void release(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
@@ -180,7 +178,7 @@ PyMemberDef unit_members[] = {
 };
 PyMemberDef slot_members[] = {
     {"parameter", T_OBJECT, offsetof(GradientSlot, parameter), READONLY, nullptr},
-    {"reduced", T_OBJECT, offsetof(GradientSlot, reduced), 0, nullptr},
+    {"gradient", T_OBJECT, offsetof(GradientSlot, gradient), 0, nullptr},
     {"fired", T_INT, offsetof(GradientSlot, fired), 0, nullptr},
     {},
 };
@@ -189,12 +187,12 @@ PyGetSetDef unit_attributes[] = {
     {"prepared", prepared_of, set_prepared, nullptr, nullptr},
     {},
 };
+PyMethodDef slot_methods[] = {{"is_unsettled", slot_is_unsettled, METH_NOARGS, nullptr}, {}};
 PyGetSetDef slot_attributes[] = {{"unit", unit_of, set_unit, nullptr, nullptr}, {}};
 PyMethodDef unit_methods[] = {
-    {"finish", finish_unit, METH_NOARGS, nullptr},
-    {"has_reduced", has_reduced, METH_O, nullptr},
-    {"reset", reset_unit, METH_NOARGS, nullptr},
-    {},
+    {"changed", changed_since, METH_NOARGS, nullptr}, {"finish", finish_unit, METH_NOARGS, nullptr},
+    {"hand_over", hand_over, METH_NOARGS, nullptr},   {"has_reduced", has_reduced, METH_O, nullptr},
+    {"reset", reset_unit, METH_NOARGS, nullptr},      {},
 };
 
 template <class Function>
@@ -216,7 +214,7 @@ PyTypeObject* make_type(py::module_& module, const char* name, std::size_t size,
 
 std::unique_ptr<PreparedAllreduce> prepare(std::string name, const std::vector<PyTensor>& tensors, int op,
                                            double prescale, double postscale, int process_set, std::string site,
-                                           const py::sequence& gradients) {
+                                           const py::sequence& gradients, py::object rest) {
   Request request;
   request.name = std::move(name);
   request.verb = Verb::kAllreduce;
@@ -224,8 +222,8 @@ std::unique_ptr<PreparedAllreduce> prepare(std::string name, const std::vector<P
   request.prescale = prescale;
   request.postscale = postscale;
   request.site = std::move(site);
-  take_tensors(tensors, request);
-  return PreparedAllreduce::make(std::move(request), process_set, gradients);
+  std::vector<Address> addresses = take_tensors(tensors, request);
+  return PreparedAllreduce::make(std::move(request), std::move(addresses), process_set, gradients, std::move(rest));
 }
 
 }  // namespace
@@ -252,11 +250,14 @@ void bind_gradients(py::module_& module) {
                          entry(Py_tp_dealloc, drop_slot),
                          entry(Py_tp_call, count_gradient),
                          {Py_tp_members, slot_members},
+                         {Py_tp_methods, slot_methods},
                          {Py_tp_getset, slot_attributes}});
   py::class_<PreparedAllreduce>(module, "PreparedAllreduce");
   module.def("prepare_allreduce", &prepare, py::arg("name"), py::arg("tensors"), py::arg("op"), py::arg("prescale"),
-             py::arg("postscale"), py::arg("process_set"), py::arg("site"), py::arg("gradients"));
+             py::arg("postscale"), py::arg("process_set"), py::arg("site"), py::arg("gradients"), py::arg("rest"));
   module.def("finish_units", &finish_units, py::arg("units"));
+  module.def("same_parameters", &same_parameters, py::arg("slots"), py::arg("groups"));
+  module.def("first_unsettled", &first_unsettled, py::arg("slots"), py::arg("groups"));
   module.def("divert_gradients", &divert_gradients, py::arg("elsewhere"));
 }
 

@@ -32,12 +32,14 @@ bool lies_as(const dlpack::Tensor& tensor, const std::vector<std::int64_t>& shap
 
 }  // namespace
 
-std::unique_ptr<PreparedAllreduce> PreparedAllreduce::make(Request request, int process_set,
-                                                           const py::sequence& gradients) {
+std::unique_ptr<PreparedAllreduce> PreparedAllreduce::make(Request request, std::vector<Address> addresses,
+                                                           int process_set, const py::sequence& gradients,
+                                                           py::object rest) {
   PyTypeObject* const type = Py_TYPE(py::object(gradients[0]).ptr());
   const dlpack::ExchangeApi* const api = exchange_api(type);
-  if (api == nullptr || gradients.size() != request.tensors.size()) return nullptr;
-  std::unique_ptr<PreparedAllreduce> made(new PreparedAllreduce(std::move(request), process_set, type, *api));
+  if (api == nullptr || gradients.size() > request.tensors.size()) return nullptr;
+  std::unique_ptr<PreparedAllreduce> made(
+      new PreparedAllreduce(std::move(request), std::move(addresses), process_set, type, *api, std::move(rest)));
   for (const py::handle gradient : gradients) {
     dlpack::Tensor tensor{};
     if (api->tensor_of(gradient.ptr(), &tensor) != 0) {
@@ -47,7 +49,6 @@ std::unique_ptr<PreparedAllreduce> PreparedAllreduce::make(Request request, int 
     made->layouts_.push_back({tensor.dtype, shape_and_strides(tensor)});
     made->device_ = tensor.device;
   }
-  made->addresses_.resize(made->layouts_.size());
   return made;
 }
 

@@ -151,8 +151,14 @@ class GradientUnit:
     ready: int  # slots that have had all their passes
     times: int  # how often it was sent in this step
     def finish(self) -> Any:
-        """Waits, as Work.wait, for what was sent as prepared; False if it was sent otherwise, or not. Then True, or a
-        slot whose parameter has another gradient by now. An interrupted wait leaves the unit under way.
+        """Waits, as Work.wait, for what was sent as prepared; False if it was sent otherwise, or not. Then the same as
+        `changed`. An interrupted wait leaves the unit under way.
+        """
+    def hand_over(self) -> None:
+        """Remembers the gradients that the parameters have now, as those that are sent."""
+    def changed(self) -> Any:
+        """The first slot whose parameter has another gradient than was handed over, or one that was written since;
+        True if there is none.
         """
     def has_reduced(self, slot: GradientSlot, /) -> bool:
         """Whether the parameter's gradient is still the one that was reduced in this step."""
@@ -164,9 +170,13 @@ class GradientSlot:
     def __init__(self, parameter: Any, /) -> None: ...
     def __call__(self, parameter: Any) -> None: ...
     parameter: Any
-    unit: Any
-    reduced: Any  # the gradient as of its reduction in this step, if its unit was not prepared
+    unit: Any  # None: nothing reduces it now
+    gradient: Any  # handed over in this step, and the reduced one once the unit is; None: no rank has one
     fired: int  # gradients since the last step
+    def is_unsettled(self) -> bool:
+        """Whether the parameter has a gradient that is not the one which was reduced in this step: neither the same
+        tensor nor another one of the same memory.
+        """
 
 class PreparedAllreduce: ...
 
@@ -179,15 +189,26 @@ def prepare_allreduce(
     process_set: int,
     site: str,
     gradients: Sequence[Any],
+    rest: Any,
 ) -> PreparedAllreduce | None:
-    """The arguments are submit's. gradients: the framework's tensors that `tensors` describes; those that are sent
-    later must lie as these do. None if the framework does not say how they lie (by DLPack's exchange API; torch 2.10
-    and later).
+    """The arguments are submit's. gradients: the framework's tensors that the first of `tensors` describe; those that
+    are sent later must lie as these do. The others of `tensors` stay where they are, in memory that `rest` keeps. None
+    if the framework does not say how its tensors lie (by DLPack's exchange API; torch 2.10 and later).
     """
 
 def finish_units(units: list[Any]) -> Any:
     """Unit.finish of all, also if one fails; then raises the first failure. False, and nothing is done, unless all are
     under way and were sent as prepared.
+    """
+
+def same_parameters(slots: tuple[Any, ...], groups: list[Any]) -> bool:
+    """Whether the groups of an optimizer hold the parameters of these slots in this order, and none that has neither a
+    unit nor is asleep (requires no gradient and has none).
+    """
+
+def first_unsettled(slots: tuple[Any, ...], groups: list[Any]) -> Any:
+    """The first slot that has a gradient which is not the one that was reduced in this step; None if there is none;
+    True if the groups do not hold the parameters of these slots in this order.
     """
 
 def divert_gradients(elsewhere: bool) -> None:

@@ -111,11 +111,10 @@ BAD_TENSORS = {
     "a list": [1.0, 2.0],
     "a number": 3.0,
     "None": None,
-    "complex": torch.ones(2, dtype=torch.complex64),
     "not contiguous": torch.ones(4, 4).t()[1:],
     "sparse": torch.eye(3).to_sparse(),
     "meta": torch.ones(2, device="meta"),
-    "float8": torch.ones(2).to(torch.float8_e4m3fn),
+    "quantized": torch.empty(2, dtype=torch.quint8),
     "subclass": torch.ones(2).as_subclass(Unreadable),
 }
 VERBS = {

@@ -231,6 +231,9 @@ def test_gradients_changed_under_way(rank_count):
         x, y = part_of(step)
         F.cross_entropy(model(x), y).backward()
 
+    backward(0)  # the first gradients are sent when backward has ended, after all hooks
+    optimizer.step()
+
     def write(parameter):
         parameter.grad.mul_(2)
 

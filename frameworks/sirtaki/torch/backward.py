@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -17,6 +18,19 @@ _BACKWARD = torch.autograd.backward.__code__
 # Of an operation written in Python, as the one that checkpointing with use_reentrant makes.
 _Operation = torch.autograd.function.BackwardCFunction
 _OF_OPERATION = {getattr(_Operation, name).__code__ for name in ("apply", "apply_boxed") if hasattr(_Operation, name)}
+
+
+def not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """For what torch.compile must leave alone where a program that is compiled calls it. Costs nothing elsewhere."""
+    apart = torch._disable_dynamo(function)
+
+    @functools.wraps(function)
+    def call(*args: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            return apart(*args)
+        return function(*args)
+
+    return call
 
 
 def tell_the_end(step: core.GradientStep, ended: Callable[[], None], begin: Callable[[], None]) -> None:
@@ -35,10 +49,10 @@ def tell_the_end(step: core.GradientStep, ended: Callable[[], None], begin: Call
 class _End:
     """A backward that fails drops it uncalled, and then the step listens no more."""
 
-    __slots__ = ("_ended", "_step")
+    _step: core.GradientStep | None = None  # also where torch.compile makes one without calling __init__
 
     def __init__(self, step: core.GradientStep, ended: Callable[[], None]) -> None:
-        self._step: core.GradientStep | None = step
+        self._step = step
         self._ended = ended
         step.listening = True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sirtaki.torch.units import DENSE, Slot, Unit
+from sirtaki.torch.units import Slot
 
 # Small enough that most of them travel while backward goes on, large enough that there are few: each wakes a thread.
 BUCKET_BYTES = {"cpu": 16 << 20, "cuda": 25 << 20}
@@ -12,41 +12,32 @@ BUCKET_BYTES = {"cpu": 16 << 20, "cuda": 25 << 20}
 _LAST = 1 / 16
 
 
-def bucketed(units: Sequence[Unit]) -> list[Unit]:
-    """The units, those of one dense gradient joined: neighbours of one dtype and device, in the order of backward.
+def bucketed(slots: Sequence[Slot]) -> list[list[Slot]]:
+    """The slots of dense gradients by bucket: neighbours of one dtype and device, in the order of backward.
 
     Depends on the parameters alone, so that all ranks make the same ones.
     """
-    kept = [unit for unit in units if not _joins(unit)]
     by_kind: dict[object, list[Slot]] = {}
-    for unit in reversed([unit for unit in units if _joins(unit)]):
-        (slot,) = unit.slots
+    for slot in reversed(slots):
         by_kind.setdefault((slot.parameter.dtype, slot.parameter.device), []).append(slot)
-    return kept + [_bucket(slots) for of_kind in by_kind.values() for slots in _cut(of_kind)]
+    return [part for of_kind in by_kind.values() for part in _cut(of_kind)]
 
 
 def _cut(slots: list[Slot]) -> list[list[Slot]]:
-    limit = BUCKET_BYTES[slots[0].parameter.device.type]
-    last = len(slots)
-    while last > 0 and _bytes(slots[last - 1 :]) <= limit * _LAST:
+    limit = BUCKET_BYTES.get(slots[0].parameter.device.type)
+    if limit is None:
+        return [[slot] for slot in slots]
+    sizes = [slot.parameter.nbytes for slot in slots]
+    last, held = len(slots), 0
+    while last > 0 and held + sizes[last - 1] <= limit * _LAST:
         last -= 1
+        held += sizes[last]
     cut: list[list[Slot]] = [[]]
-    for slot in slots[:last]:
-        if _bytes(cut[-1]) >= limit:
+    held = 0
+    for slot, size in zip(slots[:last], sizes, strict=False):
+        if held >= limit:
             cut.append([])
+            held = 0
         cut[-1].append(slot)
+        held += size
     return [part for part in (*cut, slots[last:]) if part]
-
-
-def _bytes(slots: list[Slot]) -> int:
-    return sum(slot.parameter.nbytes for slot in slots)
-
-
-def _joins(unit: Unit) -> bool:
-    return len(unit.slots) == 1 and unit.slots[0].kind == DENSE and unit.slots[0].parameter.device.type in BUCKET_BYTES
-
-
-def _bucket(slots: list[Slot]) -> Unit:
-    if len(slots) == 1:
-        return slots[0].unit
-    return Unit(slots[0].unit.step, slots, f"allreduce.{slots[0].name}.and.{len(slots) - 1}", bucket=True)

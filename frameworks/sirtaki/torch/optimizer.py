@@ -18,12 +18,14 @@ from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.reduce_ops import Adasum, Average, check_adasum, checked_op
 from sirtaki.torch.adasum_optimizer import AdasumSteps
+from sirtaki.torch.backward import not_compiled
 from sirtaki.torch.collectives.allreduce import allreduce
 from sirtaki.torch.compression import Compression, Compressor
 from sirtaki.torch.optimizer_options import (
     Options,
     checked_groups,
     checked_names,
+    number_optimizer,
     parameters_of,
 )
 from sirtaki.torch.parameter_check import described
@@ -69,16 +71,16 @@ class ReducedSteps:
 
     _distributed: Attachment
 
+    @not_compiled
     def synchronize(self) -> None:
-        """Waits until all gradients are reduced. Gradients that this rank does not have count as zero.
+        """Waits until all gradients are reduced. A gradient that only other ranks have counts as zero on this one.
 
         The end of backward does the same by itself, so that this is needed only for gradients made without backward.
         """
         attachment = self._distributed
         reducer = attachment.active(self)
         if reducer is not None:
-            reducer.adopt(self.param_groups)
-            reducer.synchronize()
+            reducer.settle(self.param_groups)
         attachment.synchronized = True
 
     @contextlib.contextmanager
@@ -97,20 +99,15 @@ class ReducedSteps:
         by the loss decides alike on all ranks. RuntimeError if gradients would be applied that were not reduced.
         """
         self._opt_called = True  # learning rate schedulers look for it
-        attachment = self._distributed
-        reducer = attachment.active(self)
+        closure = self._begin_step(closure)
         if closure is not None:
-            args = (closure if reducer is None else self._reduced_closure(closure, reducer), *args)
-        elif reducer is not None:
-            self._prepare_step(reducer)
+            args = (closure, *args)
         try:
             result = super().step(*args, **kwargs)
         finally:
-            attachment.synchronized = False
-            if reducer is not None:
-                reducer.reset()
-        if reducer is not None:
-            attachment.compare_parameters(self)
+            self._end_step()
+        if self._distributed.check is not None:
+            self._compare()
         return result
 
     # torch wraps a class's step once for its own hooks, and schedulers wrap an instance's; both are done already.
@@ -121,6 +118,25 @@ class ReducedSteps:
     def _local_step(self) -> Callable[..., Any]:
         """The wrapped class's own step."""
         return super().step
+
+    @not_compiled
+    def _begin_step(self, closure: Callable[[], Any] | None) -> Callable[[], Any] | None:
+        reducer = self._distributed.active(self)
+        if reducer is not None and closure is not None:
+            return self._reduced_closure(closure, reducer)
+        if reducer is not None:
+            self._prepare_step(reducer)
+        return closure
+
+    @not_compiled
+    def _end_step(self) -> None:
+        self._distributed.synchronized = False
+        if self._distributed.reducer is not None:
+            self._distributed.reducer.reset()
+
+    @not_compiled
+    def _compare(self) -> None:
+        self._distributed.compare_parameters(self)
 
     def _prepare_step(self, reducer: GradientReducer) -> None:
         attachment = self._distributed
@@ -133,7 +149,7 @@ class ReducedSteps:
                 )
             self.synchronize()
             return
-        name = reducer.unreduced()
+        name = reducer.unsettled(self.param_groups)
         if name is not None:
             raise RuntimeError(
                 f"step() within skip_synchronize() would apply the gradient of {name}, which was not reduced; call "
@@ -148,18 +164,22 @@ class ReducedSteps:
             reducer.reset()
             loss = closure()
             self.synchronize()
-            return _averaged(loss, f"{options.names[0] if options.names else ''}.loss", options.process_set)
+            return _averaged(loss, reducer.name_of_loss(), options.process_set)
 
         return reduced
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """As the wrapped class's, `set_to_none` included. A step that was not taken is forgotten, with its passes."""
+        self._forget_step()
+        super().zero_grad(*args, **kwargs)
+
+    @not_compiled
+    def _forget_step(self) -> None:
         attachment = self._distributed
         if attachment.reducer is not None:
             attachment.reducer.drain()
             attachment.reducer.adopt(self.param_groups)
         attachment.synchronized = False
-        super().zero_grad(*args, **kwargs)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Changes how many backward passes are accumulated before gradients are reduced. Between steps only."""
@@ -175,6 +195,7 @@ class ReducedSteps:
         options = state.pop("_distributed_options", None)
         super().__setstate__(state)
         if options is not None:
+            options.number = 0  # of a copy
             self._distributed = Attachment(options)
             self._distributed.active(self)
 
@@ -276,6 +297,7 @@ def _attach(optimizer: torch.optim.Optimizer, options: Options, steps: type) -> 
     optimizer.__dict__.pop("step", None)  # a scheduler's wrapper of the undistributed step
     if wrapped is not None:  # otherwise a subclass that the user made of a distributed class
         optimizer.__class__ = _distributed_class(steps, wrapped)
+    number_optimizer(options, parameters_of(optimizer))
     optimizer._distributed = Attachment(options)
     optimizer._distributed.active(optimizer)
     return optimizer

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,10 +30,30 @@ class Options:
     group_count: int
     sparse_as_dense: bool
     process_set: ProcessSet
+    number: int = 0  # among optimizers with the same names of parameters; 0: not known yet
 
     def name_of(self, number: int) -> str:
         """The name of a parameter; those that were added later have only a number."""
         return self.names[number] if number < len(self.names) else f"noname.added.{number}"
+
+    @property
+    def prefix(self) -> str:
+        """Of the names of all requests."""
+        return "" if self.number == 1 else f"optimizer{self.number}."
+
+    def unused_name(self, number: int, used: Container[str], earlier: str | None) -> str:
+        """The same for a parameter that comes to be at that place later; earlier: the name of the one that was there.
+
+        It gets that name if the other one is gone, for ranks may hold their parameters in different orders.
+        """
+        name = self.name_of(number) if earlier is None else earlier
+        if not name or name in used:
+            name = f"noname.added.{number}"
+        tries, unique = 1, name
+        while unique in used:
+            tries += 1
+            unique = f"{name}.{tries}"
+        return unique
 
     def reduction(self) -> tuple[int, float, float]:
         """(op, prescale, postscale); the predivision changes the order of operations, not the result."""
@@ -51,9 +72,39 @@ class Options:
         return [[parameter for parameter in group if parameter is not None] for group in listed]
 
 
-def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+# The highest number of an optimizer that has a parameter of this name, by name and process set.
+_highest: dict[tuple[str, int], int] = {}
+# The last one that had this parameter first, by the parameter's id: all its parameters, and its number.
+_known: dict[int, tuple[list[weakref.ref[torch.Tensor]], int]] = {}
+
+
+def number_optimizer(options: Options, parameters: Sequence[torch.Tensor]) -> None:
+    """Gives it a number that no other one has with which it shares a name, so that no two requests have one name.
+
+    Every rank must make such optimizers in the same order. One that is made anew for the same parameters keeps the
+    number. Copies are numbered when they are first used, for a rank may make one for itself, to save it for example.
+    """
+    first = id(parameters[0]) if parameters else 0
+    held, number = _known.get(first, ([], 0))
+    if len(held) != len(parameters) or any(ref() is not p for ref, p in zip(held, parameters, strict=True)):
+        group = options.process_set.process_set_id or 0
+        keys = [(name, group) for name in options.names]
+        number = 1 + max((_highest.get(key, 0) for key in keys), default=0)
+        _highest.update(dict.fromkeys(keys, number))
+        if parameters:
+            _known[first] = ([weakref.ref(parameter) for parameter in parameters], number)
+            weakref.finalize(parameters[0], _known.pop, first, None).atexit = False
+    options.number = number
+
+
+def parameters_in(groups: Iterable[dict[str, Any]]) -> list[torch.Tensor]:
     """All parameters, group by group."""
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return [parameter for group in groups for parameter in group["params"]]
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """The same of an optimizer's groups."""
+    return parameters_in(optimizer.param_groups)
 
 
 def checked_names(optimizer: torch.optim.Optimizer, named_parameters: Iterable[Any] | None) -> list[str]:

@@ -17,7 +17,7 @@ from sirtaki.native import core
 from sirtaki.torch.handles import register, submit
 from sirtaki.torch.streams import Results as MadeResults
 from sirtaki.torch.streams import stream_of
-from sirtaki.torch.tensors import Descriptor, describe, empty_result, from_buffer
+from sirtaki.torch.tensors import Descriptor, check_reducible, describe, empty_result, from_buffer
 
 Reduction = tuple[int, float, float, int]
 Results = tuple[torch.Tensor, ...]
@@ -42,6 +42,8 @@ def _submit_allreduce(
     """Short, since most of what a small tensor waits for is Python."""
     described = list(map(describe, tensors, results))
     op, prescale, postscale, group = reduction
+    for tensor in tensors:
+        check_reducible(tensor, op)
     work = core.submit(
         _ALLREDUCE,
         f"allreduce.{name}" if name else "",
@@ -138,6 +140,7 @@ def start_reducescatter(
     for tensor in tensors:
         if isinstance(tensor, torch.Tensor) and tensor.dim() == 0:
             raise ValueError(f"reducescatter splits dimension 0, got a tensor without dimensions: {tensor!r}")
+        check_reducible(tensor, reduction[0])
     return _start_sized_by_all(
         "reducescatter",
         tensors,

@@ -13,8 +13,8 @@ from sirtaki.native import core
 from sirtaki.torch import direct
 from sirtaki.torch.compression import CastCompressor, Compressor, NoneCompressor
 from sirtaki.torch.streams import stream_of
-from sirtaki.torch.tensors import DTYPE_NUMBERS, Descriptor
-from sirtaki.torch.units import REDUCED, UNKNOWN, Slot, Unit, is_expanded, not_as_sent, own_grads, zeros_of
+from sirtaki.torch.tensors import DTYPE_NUMBERS, Descriptor, device_number
+from sirtaki.torch.units import REDUCED, Slot, Unit, is_expanded, zeros_of
 from sirtaki.torch.wire import AnyWire, FlatWire, InPlace, Wire
 
 _ALLREDUCE = core.VERBS["allreduce"]
@@ -27,25 +27,47 @@ def send(unit: Unit, how: tuple[int, float, float], group: int, compression: typ
     send them by itself from now on.
     """
     unit.prepared = None
-    cast = _cast_on_the_way(unit, compression) if direct.casts else None
+    grads = _again(unit)
+    if grads is None:
+        grads = _grads_to_send(unit)
+    cast = _cast_on_the_way(grads, compression) if direct.casts else None
     if cast is not None and direct.active is not None:
-        unit.wires, unit.own = [cast[0]], own_grads(unit.slots)
+        unit.wires = [cast[0]]
+        unit.hand_over()
         unit.work = _submit_direct(unit, how, group, cast[1])
         return
-    unit.wires = wires_of(unit, compression)
-    unit.own = own_grads(unit.slots)
+    unit.wires = wires_of(unit, grads, compression)
+    unit.hand_over()
     unit.work = _submit(unit, how, group, cast)
-    if direct.active is None:
-        _prepare(unit, how, group)
 
 
-def wires_of(unit: Unit, compression: type[Compressor]) -> list[AnyWire]:
+def _again(unit: Unit) -> list[torch.Tensor] | None:
+    """The gradients, if they lie as they did when they were sent before."""
+    if not unit.layouts:
+        return None
+    grads = [slot.parameter.grad for slot in unit.slots]
+    if any(grad is None or grad.is_complex() for grad in grads) or InPlace.again(grads, unit.layouts) is None:
+        return None
+    unit.fill = []
+    return grads
+
+
+def _grads_to_send(unit: Unit) -> list[torch.Tensor]:
+    unit.fill, grads = [], []
+    for place, slot in enumerate(unit.slots):
+        grad = _grad_to_send(slot)
+        if slot.parameter.grad is None:
+            unit.fill.append((place, grad))
+        grads.append(torch.view_as_real(grad) if grad.is_complex() else grad)
+    return grads
+
+
+def wires_of(unit: Unit, grads: Sequence[torch.Tensor], compression: type[Compressor]) -> list[AnyWire]:
     """One wire for all gradients where that can be, otherwise one for each gradient."""
-    if unit.layouts and unit.ready == len(unit.slots):
-        again = InPlace.again([slot.parameter.grad for slot in unit.slots], unit.layouts)
+    if unit.layouts and not unit.fill:
+        again = InPlace.again(grads, unit.layouts)
         if again is not None:
             return [again]
-    grads = [_grad_to_send(slot) for slot in unit.slots]
     if (in_place := InPlace.of(grads, compression)) is not None:
         unit.layouts = in_place.layouts()
         return [in_place]
@@ -54,14 +76,13 @@ def wires_of(unit: Unit, compression: type[Compressor]) -> list[AnyWire]:
     return [Wire(grad, compression) for grad in grads]
 
 
-def _cast_on_the_way(unit: Unit, compression: type[Compressor]) -> tuple[InPlace, int] | None:
+def _cast_on_the_way(grads: Sequence[torch.Tensor], compression: type[Compressor]) -> tuple[InPlace, int] | None:
     """For a step that is captured: the gradients where they lie, and the number of the dtype in which they will travel.
 
     None if one of them has to be copied or is not cast.
     """
     if not (isinstance(compression, type) and issubclass(compression, CastCompressor)):
         return None
-    grads = [_grad_to_send(slot) for slot in unit.slots]
     if any(not grad.dtype.is_floating_point or grad.dtype == compression.wire for grad in grads):
         return None
     lie = InPlace.of(grads, NoneCompressor)
@@ -70,12 +91,12 @@ def _cast_on_the_way(unit: Unit, compression: type[Compressor]) -> tuple[InPlace
 
 def _grad_to_send(slot: Slot) -> torch.Tensor:
     """The parameter's gradient, dense and of memory of its own; zeros where this rank has none."""
-    grad = slot.parameter.grad if slot.fired or slot.parameter.requires_grad else None
+    grad = slot.parameter.grad
     if grad is None:
-        grad = zeros_of(slot)
-    elif grad.is_sparse or (not grad.is_contiguous() and is_expanded(grad)):
-        slot.as_table |= slot.kind == UNKNOWN and grad.is_sparse  # later the ranks know
-        grad = slot.parameter.grad = grad.detach().to_dense().contiguous()
+        return zeros_of(slot)
+    if grad.is_sparse or grad.is_conj() or grad.is_neg() or (not grad.is_contiguous() and is_expanded(grad)):
+        dense = grad.detach().to_dense() if grad.is_sparse else grad.detach().resolve_conj().resolve_neg()
+        grad = slot.parameter.grad = dense.contiguous()
     return grad
 
 
@@ -90,6 +111,7 @@ def _descriptors_of(wires: Sequence[AnyWire]) -> list[Descriptor]:
 
 
 def _submit_direct(unit: Unit, how: tuple[int, float, float], group: int, wire: int = direct.OWN_DTYPE) -> Any:
+    """A step that is captured cannot ask which ranks have a gradient: where this rank has none, it gets one."""
     if group != 0:
         raise RuntimeError("a step can be captured only if its gradients are reduced over all ranks")
     nbytes = sum(tensor.nbytes for sent in unit.wires for tensor in sent.tensors)
@@ -104,16 +126,25 @@ def _submit(unit: Unit, how: tuple[int, float, float], group: int, cast: tuple[I
     if direct.observed is not None:
         seen, wire = (cast[0].descriptors, cast[1]) if cast is not None else (descriptors, direct.OWN_DTYPE)
         direct.observed.append(direct.call_text(name, seen, how, wire))
+    lacking = {place for place, _ in unit.fill}
+    presence = unit.present_for(wires[0].tensors[0])
+    own, result = presence.set([place not in lacking for place in range(len(unit.slots))])
+    number, device = DTYPE_NUMBERS[own.dtype], device_number(own)
+    descriptors = [*descriptors, (own.data_ptr(), result.data_ptr(), number, tuple(own.shape), device)]
     stream = stream_of(descriptors) or 0
     # By position, which takes half the time of names: root, splits, process set, site, awaited, keep, stream.
-    return core.submit(_ALLREDUCE, name, descriptors, *how, -1, (), group, unit.step.site, False, wires, stream)
+    keep = (wires, own, result)
+    work = core.submit(_ALLREDUCE, name, descriptors, *how, -1, (), group, unit.step.site, False, keep, stream)
+    _prepare(unit, descriptors, how, group)
+    return work
 
 
-def _prepare(unit: Unit, how: tuple[int, float, float], group: int) -> None:
-    wire = unit.wires[0]
-    suits = isinstance(wire, InPlace) and all(type(grad) is torch.Tensor for grad in wire.tensors)
-    if suits and unit.ready == len(unit.slots) and not unit.times:
-        described = (unit.name, wire.descriptors, *how, group, unit.step.site, wire.tensors)
+def _prepare(unit: Unit, descriptors: list[Descriptor], how: tuple[int, float, float], group: int) -> None:
+    if not isinstance(unit.wires[0], InPlace) or unit.fill or unit.times:
+        return
+    grads = [slot.parameter.grad for slot in unit.slots]
+    if all(type(grad) is torch.Tensor for grad in grads):
+        described = (unit.name, descriptors, *how, group, unit.step.site, grads, unit.presence)
         unit.prepared = core.prepare_allreduce(*described)
 
 
@@ -125,13 +156,29 @@ def finish(unit: Unit) -> Slot | None:
     if (as_prepared := unit.finish()) is not False:
         return None if as_prepared is True else as_prepared
     unit.work.wait(stream_of(unit.wires[0].descriptors))
-    changed = not_as_sent(unit.own)
-    if changed is None:
+    changed = unit.changed()
+    if changed is True:
         for wire in unit.wires:
             wire.put_back()
-    unit.work, unit.wires, unit.own, unit.state = None, [], [], REDUCED
+        _fill(unit)
+        _make_sparse_again(unit)
+    unit.work, unit.wires, unit.fill, unit.state = None, [], [], REDUCED
+    return None if changed is True else changed
+
+
+def _fill(unit: Unit) -> None:
+    """This rank gets the reduced gradient where only others had one; where no rank had one, None stays None."""
+    if not unit.fill:
+        return
+    on_any = [True] * len(unit.slots) if direct.active is not None else unit.presence.on_any_rank()
+    for place, reduced in unit.fill:
+        if on_any[place]:
+            slot = unit.slots[place]
+            slot.parameter.grad = slot.gradient = reduced
+
+
+def _make_sparse_again(unit: Unit) -> None:
+    """For sparse_as_dense: optimizers such as SparseAdam accept sparse gradients only."""
     for slot in unit.slots:
         if slot.as_table and slot.parameter.grad is not None:
-            slot.parameter.grad = slot.parameter.grad.to_sparse(1)  # optimizers as SparseAdam take no other
-        slot.reduced = slot.parameter.grad
-    return changed
+            slot.parameter.grad = slot.gradient = slot.parameter.grad.to_sparse(1)

@@ -16,6 +16,7 @@ from sirtaki.torch.handles import synchronize
 from sirtaki.torch.sparse_average import average_rows, sum_rows
 
 _log = logging.getLogger("sirtaki.torch")
+_PRESENT = -1  # among row numbers: the rank has a gradient, if only one without rows
 
 
 def sparse_allreduce_async(
@@ -60,23 +61,33 @@ class SparseReduction:
     """The reduction of one sparse gradient under way. Two phases: row numbers first, which tell every rank alike
     whether the rows or the whole table is less to send."""
 
-    def __init__(self, grad: torch.Tensor, name: str, op: int, process_set: ProcessSet, announced: set[str]) -> None:
-        self._local = grad.coalesce()
+    def __init__(
+        self, local: torch.Tensor, present: bool, name: str, op: int, process_set: ProcessSet, announced: set[str]
+    ) -> None:
+        """local: this rank's rows. present: whether it has a gradient, which may have no rows."""
+        self._local = local.coalesce()
         self._name = name
         self._op = op
         self._process_set = process_set
         self._announced = announced
         self._group = require_id(process_set)
-        self._indices = start_indices(self._local, name, self._group)
+        indices = self._local.indices().t()
+        if present:
+            indices = torch.cat([indices, indices.new_full((1, indices.shape[1]), _PRESENT)])
+        self._indices = raw.start_allgather([indices.contiguous()], f"{name}.indices", self._group)
         self._gathered: torch.Tensor | None = None
         self._second = 0
         self._dense = False
+        self.on_any_rank = False
 
     def start_second_phase(self) -> None:
         """Waits for the row numbers and sends the values, unless that is done."""
         if self._second:
             return
-        self._gathered = synchronize(self._indices)[0]
+        gathered = synchronize(self._indices)[0]
+        is_row = gathered[:, 0] != _PRESENT
+        self._gathered = gathered[is_row]
+        self.on_any_rank = len(gathered) > 0
         table_rows = math.prod(self._local.shape[: self._local.sparse_dim()])
         self._dense = self._gathered.shape[0] > table_rows
         if self._dense:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from sirtaki.torch.tensors import HOST, Descriptor
+from sirtaki.torch.tensors import HOST, Descriptor, result_shape
 
 
 def _no_gpu(device: int) -> int:
@@ -37,7 +37,7 @@ class Results:
         """Called by the core, on its own thread; the address."""
         like = self._likes[number]
         with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=like.device)):
-            self._made[number] = torch.empty(shape, dtype=like.dtype, device=like.device)
+            self._made[number] = torch.empty(result_shape(shape, like), dtype=like.dtype, device=like.device)
         return self._made[number].data_ptr()
 
     def take(self) -> tuple[torch.Tensor, ...]:

@@ -21,8 +21,9 @@ _numbers = itertools.count(1)
 class SyncBatchNorm(_BatchNorm):
     """As torch's BatchNorm1d/2d/3d, with mean and variance over all ranks of the process set. Any device.
 
-    Input (N, C, ...) of a floating dtype; N may differ by rank. In evaluation mode, or alone, it is plain batch norm.
-    Layers are numbered as they are made, so that all ranks must make them in the same order.
+    Input (N, C, ...) of a floating dtype; N may differ by rank. In evaluation mode, or alone, it is plain batch norm
+    and needs no other rank, also without running statistics. Layers are numbered as they are made, so that all ranks
+    must make them in the same order.
     """
 
     def __init__(
@@ -44,9 +45,8 @@ class SyncBatchNorm(_BatchNorm):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         self._check_input_dim(input)
-        use_batch = self.training or self.running_mean is None
-        if not use_batch or not self._has_peers():
-            return self._plain(input, use_batch)
+        if not self.training or not self._has_peers():
+            return self._plain(input, self.training or self.running_mean is None)
         group = require_id(self.process_set)
         output, mean, variance, count = _Normalize.apply(input, self.weight, self.bias, self.eps, self._name, group)
         if self.training and self.track_running_stats and self.running_mean is not None:

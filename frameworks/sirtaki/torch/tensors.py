@@ -9,6 +9,7 @@ import torch
 
 from sirtaki.exceptions import SirtakiInternalError
 from sirtaki.native import core
+from sirtaki.reduce_ops import Average, ReduceOp, Sum
 
 # (address to read, address to write or 0, dtype number, shape, device number)
 Descriptor = tuple[int, int, int, tuple[int, ...], int]
@@ -16,6 +17,13 @@ Descriptor = tuple[int, int, int, tuple[int, ...], int]
 HOST = -1
 DTYPE_NUMBERS: dict[torch.dtype, int] = {
     getattr(torch, name): number for name, number in core.DTYPES.items() if hasattr(torch, name)
+}
+# What the core has no number for, and how its elements travel: as so many of another dtype.
+_PARTS: dict[torch.dtype, tuple[torch.dtype, int]] = {
+    torch.complex32: (torch.float16, 2),
+    torch.complex64: (torch.float32, 2),
+    torch.complex128: (torch.float64, 2),
+    **{getattr(torch, name): (torch.uint8, 1) for name in dir(torch) if name.startswith("float8_")},
 }
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 _PLAIN_DISPATCH = torch.Tensor.__torch_dispatch__
@@ -38,10 +46,12 @@ def check_tensor(tensor: Any, what: str = "tensor") -> int:
         raise ValueError(f"{what} must be dense, got layout {tensor.layout} (sparse: use sparse_allreduce_async)")
     number = DTYPE_NUMBERS.get(tensor.dtype)
     if number is None:
-        raise ValueError(f"Tensor type {tensor.dtype} is not supported.")
+        if tensor.dtype not in _PARTS:
+            raise ValueError(f"Tensor type {tensor.dtype} is not supported.")
+        number = DTYPE_NUMBERS[_PARTS[tensor.dtype][0]]
     if type(tensor) not in _PLAIN_TYPES and type(tensor).__torch_dispatch__ is not _PLAIN_DISPATCH:
         raise ValueError(f"{what} must be a plain torch.Tensor, got a {type(tensor).__qualname__}")
-    if not tensor.is_contiguous() or tensor.is_neg():
+    if not tensor.is_contiguous() or tensor.is_neg() or tensor.is_conj():
         raise ValueError(
             f"Tensor is required to be contiguous. Got {what} of shape {tuple(tensor.shape)} with strides "
             f"{tensor.stride()}"
@@ -70,7 +80,26 @@ def describe(tensor: torch.Tensor, output: torch.Tensor | None) -> Descriptor:
     number = check_tensor(tensor)
     address = tensor.data_ptr()
     out = 0 if output is None else output.data_ptr()
-    return (address, out, number, tuple(tensor.shape), device_number(tensor))
+    shape = tuple(tensor.shape)
+    if tensor.dtype in _PARTS and (count := _PARTS[tensor.dtype][1]) > 1:
+        shape = (*shape, count)
+    return (address, out, number, shape, device_number(tensor))
+
+
+def check_reducible(tensor: torch.Tensor, op: int) -> None:
+    """ValueError for an operation that pairs of real numbers, or bytes, cannot stand for."""
+    if tensor.dtype not in _PARTS:
+        return
+    if not tensor.dtype.is_complex:
+        raise ValueError(f"Tensor type {tensor.dtype} is not supported in reductions; cast it first")
+    if op not in (Sum, Average):
+        raise ValueError(f"complex tensors can be reduced with Sum or Average, got {ReduceOp(op)!r}")
+
+
+def result_shape(shape: Sequence[int], like: torch.Tensor) -> tuple[int, ...]:
+    """Of a result of this tensor's dtype, from the shape as the core has it."""
+    parts = _PARTS[like.dtype][1] if like.dtype in _PARTS else 1
+    return tuple(shape) if parts == 1 else tuple(shape)[:-1]
 
 
 def empty_result(tensor: torch.Tensor) -> torch.Tensor:
@@ -81,8 +110,8 @@ def empty_result(tensor: torch.Tensor) -> torch.Tensor:
 def from_buffer(buffer: Any, shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
     """A tensor over bytes of the host that the core allocated, without a copy."""
     if buffer is None or len(buffer) == 0:
-        return torch.empty(tuple(shape), dtype=like.dtype)
-    return torch.frombuffer(buffer, dtype=torch.uint8).view(like.dtype).reshape(tuple(shape))
+        return torch.empty(result_shape(shape, like), dtype=like.dtype)
+    return torch.frombuffer(buffer, dtype=torch.uint8).view(like.dtype).reshape(result_shape(shape, like))
 
 
 def _shown(value: Any) -> str:
