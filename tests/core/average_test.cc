@@ -339,11 +339,7 @@ TEST_CASE("Factors around an average") {
   CHECK(mean == std::vector<float>{12, 21});
 }
 
-}  // namespace
-}  // namespace sirtaki::testing
-
-int main() {
-  using namespace sirtaki::testing;
+TEST_CASE("Averages of integers are exact") {
   averages_of_integers_are_exact<std::uint8_t>();
   averages_of_integers_are_exact<std::int8_t>();
   averages_of_integers_are_exact<std::uint16_t>();
@@ -352,10 +348,19 @@ int main() {
   averages_of_integers_are_exact<std::int32_t>();
   averages_of_integers_are_exact<std::uint64_t>();
   averages_of_integers_are_exact<std::int64_t>();
+}
+
+TEST_CASE("Averages at the ends of each floating-point dtype are finite") {
   averages_at_the_ends<float>();
   averages_at_the_ends<double>();
-  averages_at_the_ends<sirtaki::Bfloat16>();
-  averages_at_the_ends<sirtaki::Float16>();
+  averages_at_the_ends<Bfloat16>();
+  averages_at_the_ends<Float16>();
+}
+
+TEST_CASE("Averages of denormals") {
   averages_of_denormals<float>();
   averages_of_denormals<double>();
 }
+
+}  // namespace
+}  // namespace sirtaki::testing

@@ -259,13 +259,15 @@ TEST_CASE("The vectorized float16 conversion equals half.h") {
   }
 }
 
+TEST_CASE("Scaled sums stay finite") {
+  scaled_sums_stay_finite<float>(DType::kFloat32);
+  scaled_sums_stay_finite<double>(DType::kFloat64);
+}
+
+TEST_CASE("Sums are checked for infinities while they are scaled") {
+  sums_are_looked_at_while_they_are_scaled<float>(DType::kFloat32);
+  sums_are_looked_at_while_they_are_scaled<double>(DType::kFloat64);
+}
+
 }  // namespace
 }  // namespace sirtaki::testing
-
-int main() {
-  using namespace sirtaki::testing;
-  scaled_sums_stay_finite<float>(sirtaki::DType::kFloat32);
-  scaled_sums_stay_finite<double>(sirtaki::DType::kFloat64);
-  sums_are_looked_at_while_they_are_scaled<float>(sirtaki::DType::kFloat32);
-  sums_are_looked_at_while_they_are_scaled<double>(sirtaki::DType::kFloat64);
-}
