@@ -235,7 +235,7 @@ def gpu_card(device: int) -> Card:
     there are no kernels.
     """
 
-def agree_on_gpus(cards: Sequence[Card]) -> tuple[bool, bool, str]:
+def common_gpu_capabilities(cards: Sequence[Card]) -> tuple[bool, bool, str]:
     """By the cards of all ranks: whether NCCL is used, whether kernels are, and why NCCL is not."""
 
 def nccl_unique_id() -> bytes:

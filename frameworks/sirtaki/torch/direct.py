@@ -137,7 +137,7 @@ def call_text(name: str, tensors: Sequence[Descriptor], how: tuple[int, float, f
 def connect(device: int) -> DirectReduction:
     """Collective over all ranks. RuntimeError on every rank, with the reason, if they cannot use NCCL together."""
     cards = exchange.allgather_object(core.gpu_card(device), "capture.cards")
-    nccl, kernels, why_not = core.agree_on_gpus(cards)
+    nccl, kernels, why_not = core.common_gpu_capabilities(cards)
     if not nccl:
         raise RuntimeError(f"a step can be captured only where NCCL reduces its gradients: {why_not}")
     own = core.nccl_unique_id() if core.rank() == 0 else None
