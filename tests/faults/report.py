@@ -73,7 +73,7 @@ def main() -> None:
     rows: dict[str, Row] = defaultdict(Row)
     of_threads(arguments.program, arguments.runs * 4 // 5, arguments.seed, arguments.at_once, rows)
     of_processes(arguments.runs - arguments.runs * 4 // 5, arguments.seed, rows)
-    print("| fault | runs | it came to that | right sums | error with the cause | told by | longest, s |")
+    print("| fault | runs | fault happened | right sums | error with the cause | reported by | longest, s |")
     print("|---|---|---|---|---|---|---|")
     for name, row in sorted(rows.items()):
         if row.runs:
