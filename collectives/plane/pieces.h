@@ -25,8 +25,8 @@ inline constexpr std::int64_t kPackAll = std::numeric_limits<std::int64_t>::max(
 
 struct PieceLimits {
   std::int64_t piece = 0;  // most elements of one piece
-  std::int64_t direct =
-      0;  // segments with at least so many elements are not packed; nor is a single segment, unless kPackAll
+  // Segments with at least so many elements are not packed. Nor is a single segment, unless this is kPackAll.
+  std::int64_t direct = 0;
 };
 
 // Goes through a batch once; packed pieces come first. The pieces depend only on counts and limits, so all ranks get
