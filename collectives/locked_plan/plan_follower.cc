@@ -66,7 +66,7 @@ bool PlanFollower::follow(bool awaited) {
   return true;
 }
 
-// A barrier is over, and its batch unless that was called off.
+// A batch has finished, or was called off at its barrier.
 void PlanFollower::finish_barrier() {
   Batch called_off = executor_.take_called_off();
   if (!plan_) return;  // this rank departed at that barrier
