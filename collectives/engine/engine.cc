@@ -258,7 +258,7 @@ void Engine::on_all_joined(int group) {
   });
 }
 
-// ---- when the job cannot go on ----
+// ---- failure of the job ----
 
 FailureCause Engine::own_cause(FailureKind kind, const std::string& text) const {
   return {kind, topology_.rank, hosts_[static_cast<std::size_t>(topology_.rank)], text, wall_clock(),

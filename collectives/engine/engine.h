@@ -161,7 +161,7 @@ class Engine final : private GroupOwner {
   std::shared_ptr<HostBells> bells_;  // null unless all ranks share a host
   bool has_core_ = true;              // the engine's thread has its own core, or there are several hosts
 
-  // The mutexes of these parts are locked in this order: failure_, inquiry_, queue_. The engine lock comes before all.
+  // The mutexes of these parts are locked in this order: failure_, inquiry_, queue_. The engine lock comes first.
   Doorbell doorbell_;
   SubmitQueue queue_;
   Groups groups_;

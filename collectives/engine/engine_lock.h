@@ -1,5 +1,5 @@
 // Decides which thread does the engine's work. Usually that is the engine's own thread. But if it sleeps while a thread
-// of the program waits, that thread does the work itself, so that a small collective needs no switch of threads. Also
+// of the program waits, that thread does the work itself. So a small collective needs no switch of threads. Also
 // decides how a thread waits when there is nothing to do.
 #pragma once
 

@@ -26,9 +26,9 @@ class CorePlacement {
   bool shared_with(int peer) const { return rank_is_at(peer, take()); }
   bool shared() const;
 
-  // If another rank is awake on this thread's core, moves this thread to an allowed core that no rank has published, if
-  // there is one. True if it moved. A move costs some tens of microseconds, so moves are rare. The thread usually stays
-  // on the new core after later wake-ups.
+  // Is another rank awake on this thread's core? Then moves this thread to an allowed core that no rank has published,
+  // if there is one. True if it moved. A move costs some tens of microseconds, so moves are rare. The thread usually
+  // stays on the new core after later wake-ups.
   bool move_apart();
 
  private:

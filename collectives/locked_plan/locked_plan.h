@@ -41,7 +41,7 @@ class LockedPlan {
   Batch take(Clock::time_point now);
 
   bool holds_anything() const { return held_ > 0; }
-  // No tensor was submitted for so long that the missing ones of the next batch may never be.
+  // No tensor has come for so long that the missing tensors of the next batch may never come.
   bool overdue(Clock::time_point now) const;
   // Time since the plan last moved.
   Clock::duration idle(Clock::time_point now) const { return now - moved_; }

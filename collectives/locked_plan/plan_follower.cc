@@ -77,8 +77,7 @@ void PlanFollower::finish_barrier() {
   if (std::exchange(departing_, false)) depart();
 }
 
-// The submissions that this rank holds are voted for at once. The other ranks vote for theirs when they reach the
-// barrier.
+// Votes at once for the submissions that this rank holds. The other ranks vote for theirs when they reach the barrier.
 void PlanFollower::depart() {
   if (!plan_) return;
   if (busy()) {

@@ -1,4 +1,4 @@
-// Counts what the stations announce. Any thread may read.
+// Counts the announcements of an engine. Any thread may read.
 #pragma once
 
 #include <array>

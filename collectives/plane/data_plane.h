@@ -49,10 +49,10 @@ struct PlaneQuery {
   std::int64_t bytes = 0;  // of the largest part of a tensor that any rank holds
 };
 
-// Where a batch of GPU tensors stands in the order of the GPU's streams.
+// The GPU of a batch, and the events on its streams that must come first.
 struct StreamPosition {
   int device = kHostDevice;     // this rank's GPU; kHostDevice if this rank has none in the batch
-  std::vector<EventPtr> after;  // events that must come before the batch
+  std::vector<EventPtr> after;  // the batch runs after these events
   std::int64_t bytes = 0;       // as in PlaneQuery
 };
 

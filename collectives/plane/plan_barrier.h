@@ -26,7 +26,7 @@ struct PlanBarrier {
 
   Words words;
   bool over = false;
-  // What to announce when all ranks have arrived; optional.
+  // To announce that all ranks have arrived; optional.
   const Observers* observers = nullptr;
   const BatchEvent* batch = nullptr;
 };

@@ -16,7 +16,7 @@
 
 namespace sirtaki {
 
-// The outcome of an operation, except what it wrote into the caller's memory.
+// The outcome of a collective, except for results in the caller's memory.
 struct Result {
   std::vector<HostBuffer> buffers;  // one for each tensor; empty where the caller gave the memory
   std::vector<Shape> shapes;        // of each output

@@ -1,5 +1,5 @@
-// Sleeping in the kernel until another thread changes a word. Used instead of condition variables where a signal
-// (Ctrl-C) must interrupt the wait, or where a wake-up must cost nothing while no thread sleeps.
+// Sleeping in the kernel until another thread changes a word. Unlike with condition
+// variables, a signal (Ctrl-C) interrupts the wait, and a wake-up need not cost anything while no thread sleeps.
 #pragma once
 
 #include <atomic>

@@ -10,8 +10,7 @@
 
 namespace sirtaki {
 
-// For dtypes that MPI can calculate with. 16-bit floats are not among them: they are sent in another wire dtype. Throws
-// Error(kPrecondition) for them.
+// Throws Error(kPrecondition) for 16-bit floats: MPI cannot calculate with them, so they need another wire dtype.
 MpiType mpi_type(DType dtype);
 
 MpiOp mpi_op(const Reduction& reduction);

@@ -1,5 +1,5 @@
-// Channel slots in shared memory, through which the ranks of one host exchange data, and counters that show how far
-// each rank is.
+// Channel slots in shared memory, through which the ranks of one host exchange data. Counters show how far each rank
+// is.
 //
 // A collective is a series of turns. Turn numbers never restart and are equal on all ranks. In turn t a rank writes
 // into its own slot t % kSlots and publishes that (counter `written`). Then it reads the slots of the other ranks and
@@ -39,8 +39,8 @@ class ShmChannel {
   int size() const { return size_; }
   std::size_t slot_size() const { return slot_size_; }
   std::byte* slot(int rank, std::uint64_t turn) const;
-  // Starts to fetch the first bytes of this rank's slot from other cores' caches into this core's cache, so that the
-  // next turn need not wait for them. Returns at once.
+  // Prefetches the first bytes of this rank's slot from other cores' caches, so that the next turn need not wait for
+  // them. Returns at once.
   void fetch_own_slot(std::uint64_t turn, std::size_t bytes) const;
   // Is there one core for each of these ranks? All ranks get the same answer.
   bool cores_are_free() const { return cores_are_free_; }
