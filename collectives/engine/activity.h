@@ -6,11 +6,11 @@
 
 namespace sirtaki {
 
-// What is under way when a step of the engine has moved nothing: by this it decides how to wait.
+// What is under way when a step of the engine has moved nothing. The engine chooses how to wait by it.
 struct Activity {
   bool active = false;                                  // something is under way
-  bool moving_data = false;                             // a collective runs
-  bool peers_wake = true;                               // every rank that can move something on wakes this one
+  bool moving_data = false;                             // a collective is running
+  bool peers_wake = true;                               // every rank on which progress depends wakes this one
   std::chrono::nanoseconds longest_sleep = kIdleSleep;  // if nothing is active
 };
 

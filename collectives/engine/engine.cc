@@ -13,7 +13,8 @@
 namespace sirtaki {
 namespace {
 
-// Signals are for the user's threads: a handler of Python's must be able to interrupt the main thread's wait.
+// Blocks signals on the engine's thread. They must reach the program's threads, so that a Python handler can interrupt
+// the main thread's wait.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -27,7 +28,7 @@ class SignalsBlocked {
   sigset_t before_;
 };
 
-// A core that does not exist is an error of the user's that must not go unseen.
+// A core that does not exist is the user's mistake, and must be reported.
 void pin_to_core(int core) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
@@ -82,7 +83,7 @@ Engine::Engine(EngineOptions options, std::unique_ptr<Fabric> world)
   std::iota(all.begin(), all.end(), 0);
   const bool one_host = topology_.local_size == topology_.size;
   if (one_host && topology_.size > 1 && options_.settings.shared_memory) {
-    std::string why;  // not shown: the data plane meets the same obstacle, and reports it
+    std::string why;  // not shown: the shared-memory plane fails for the same reason, and reports it
     bells_ = HostBells::make(transport, why);
     if (bells_ != nullptr) {
       doorbell_.attach(bells_->of(topology_.rank));
@@ -143,13 +144,13 @@ FailureCause Engine::fail_job(FailureCause cause) {
     cause.site = site;
   }
   failure_.record(cause);
-  // The engine's thread may be held up inside a library.
+  // Not for ever: the engine's thread may be blocked inside a library.
   return failure_.wait_until_notified(kWaitForAgreement);
 }
 
 void Engine::abort_job(int exit_code) {
   exit_code_ = exit_code;
-  // The engine's thread may be held up inside a library; the job has to end all the same.
+  // The engine's thread may be blocked inside a library, but the job must end.
   std::thread([exit_code] {
     std::this_thread::sleep_for(kForcedExit);
     _exit(exit_code);
@@ -210,7 +211,7 @@ void Engine::pin() {
 bool Engine::ended() const { return leave_asked_ && groups_.ended() && !failure_.cause(); }
 
 void Engine::take_in() {
-  // Read first: what was submitted before that is then taken in before this rank leaves.
+  // Read before the queue, so that this rank takes in all earlier submissions before it leaves.
   const bool leaves = leave_asked_.load(std::memory_order_acquire);
   if (queue_.changed()) {
     for (SubmitQueue::Entry& entry : queue_.take()) admit(std::move(entry));
@@ -249,22 +250,22 @@ void Engine::on_finished(int group, Submission& submission, Result result, const
   }
 }
 
-// Ranks have made unequal numbers of calls when all have joined, and count anew from now on. This happens once, since a
-// thread that goes on may call again before another one learns that its join has ended.
+// Ranks have made different numbers of calls before all joined, so all restart the numbers of unnamed requests. This
+// happens once for all joins of a rank, since one thread may call again before another sees that its join is done.
 void Engine::on_all_joined(int group) {
   queue_.with_sets([&](ProcessSets& sets) {
     if (ProcessSet* const set = sets.find(group)) set->names.restart_numbers();
   });
 }
 
-// ---- when the job cannot go on ----
+// ---- failure of the job ----
 
 FailureCause Engine::own_cause(FailureKind kind, const std::string& text) const {
   return {kind, topology_.rank, hosts_[static_cast<std::size_t>(topology_.rank)], text, wall_clock(),
           "",   topology_.rank};
 }
 
-// A rank of this host that has died, or is about to; -1 if there is none.
+// A rank of this host that has died or is dying; -1 if there is none.
 int Engine::find_dying() const {
   const auto end = Clock::now() + kProcessDeath;
   int dead = dead_rank();
@@ -275,19 +276,20 @@ int Engine::find_dying() const {
   return dead;
 }
 
-// Called for each new cause before any thread can read it: no call is accepted any more that would still be failed.
+// Called for each new cause before any thread can read it. From now on submissions are refused, not failed later.
 void Engine::on_failure(const FailureCause& cause) {
   queue_.close(Error(ErrorKind::kAborted, cause.describe()));
   inquiry_.close("the job has failed: " + cause.describe());
   post_failure();
 }
 
-// The next step of the engine throws, whichever thread makes it.
+// Makes the engine's next step throw, on whichever thread it runs.
 void Engine::post_failure() {
   queue_.post([this] { failure_.raise(); });
 }
 
-// What this rank met; another rank may have been first. Where one has died, everything failed because of that.
+// Records an error of this rank. Another rank's failure may be earlier. If a rank of this host has died, that is the
+// cause.
 void Engine::record(const std::exception& error) {
   if (const auto* failure = dynamic_cast<const JobFailure*>(&error)) {
     failure_.adopt(*failure);
@@ -300,13 +302,13 @@ void Engine::record(const std::exception& error) {
     }
     failure_.record(cause);
   }
-  post_failure();  // again: this thread may have taken what another one posted
+  post_failure();  // again, since this thread may have run the call that another thread posted
 }
 
-// The job cannot go on: fail everything here, notify the other ranks, then serve nothing but the end.
+// The job cannot continue: fails all works here, notifies the other ranks, then waits for shutdown().
 void Engine::fail() {
   doorbell_.set_awake();
-  // First, so that what has thrown is not run again.
+  // First, so that the work that has thrown does not run again.
   fail_everything(Error(ErrorKind::kAborted, failure()));
   if (!failure_.agreed()) agree_on_failure();
   flush_world();
@@ -315,7 +317,7 @@ void Engine::fail() {
   try {
     if (exit_code_ != kNoExit) groups_.world().fabric().abort_job(exit_code_);
   } catch (const std::exception&) {
-    // The process ends by itself then, and the starter sees its exit code.
+    // Then this process ends by itself, and the starter sees its exit code.
   }
 }
 
@@ -329,7 +331,7 @@ void Engine::fail_everything(const Error& error) {
   }
 }
 
-// Until the coordinator has notified all ranks whose failure was the first.
+// Waits until the coordinator has sent the first failure to all ranks.
 void Engine::agree_on_failure() {
   Group& world = groups_.world();
   const auto limit = Clock::now() + kAgreementOnFailure;
@@ -341,7 +343,7 @@ void Engine::agree_on_failure() {
   } catch (const JobFailure& failure) {
     failure_.adopt(failure);
   } catch (const std::exception&) {
-    // The transport is broken, and then no rank can be reached.
+    // The transport is broken, so no rank can be reached.
   }
 }
 
@@ -373,8 +375,8 @@ void Engine::make_group(int id, std::vector<int> ranks, std::unique_ptr<Fabric> 
   queue_.with_sets([&](ProcessSets& sets) { sets.add(id, std::move(ranks)); });
 }
 
-// A locked plan's batches run on planes of their own, since they keep no order with what is negotiated. Made together
-// with the group, when all ranks are at the same point.
+// Planned batches run on separate planes, since they have no fixed order relative to negotiated batches. The planes are
+// made with the group, when all ranks are at the same point of the program.
 PlanChannel Engine::make_plan_channel(Fabric& fabric, const std::vector<int>& hosts) {
   PlanChannel channel;
   if (!options_.settings.lock_plan || options_.settings.cache_capacity == 0 || hosts.size() == 1) return channel;

@@ -1,6 +1,5 @@
-// A rank of a job: takes requests from any thread, negotiates and runs them on a thread of its own. Owns the parts that
-// do this, and connects them. Several engines may live in one process (tests run ranks as threads); the binding keeps
-// one.
+// A rank of a job: takes requests from any thread, then negotiates and runs them on its own thread. Owns the parts that
+// do this, and connects them. A process may have several engines (tests run ranks as threads); the binding has one.
 #pragma once
 
 #include <atomic>
@@ -30,45 +29,47 @@ namespace sirtaki {
 
 struct EngineOptions {
   Settings settings;
-  std::string program;                          // what must be the same on all ranks, for example versions
+  std::string program;                          // must be equal on all ranks, for example versions
   std::function<void(const std::string&)> say;  // one line for people
-  // The stacks of this process's threads when its interpreter does not answer; optional.
+  // Gets the stacks of this process's threads when its interpreter does not answer; optional.
   std::function<std::string()> stacks_by_force;
 };
 
-// How the engine's thread learns of a submission.
+// How the engine's thread notices a submission.
 enum class WakeUp {
   kNow,         // it is woken
   kByCaller,    // the caller calls wait(), poll() or wake() right afterwards
-  kIfCoreFree,  // the caller has other things to do before it waits. Where the engine's thread has no core of its own
-                // and works with no other host, it would only take turns with the caller, so it is not woken
+  kIfCoreFree,  // the caller has other work before it waits. The engine's thread is not woken if it has no core of its
+                // own and all ranks share this host: it would only take the core from the caller
 };
 
 class Engine final : private GroupOwner {
  public:
-  // Blocks until all ranks of the fabric have made theirs. Throws Error(kPrecondition) naming who is missing or
-  // differs.
+  // Blocks until all ranks of the fabric have made their engine. Throws Error(kPrecondition) that names the ranks that
+  // are missing or differ.
   Engine(EngineOptions options, std::unique_ptr<Fabric> world);
-  // Without shutdown() before, the job is treated as failed on this rank.
+  // Without an earlier shutdown(), the job fails because of this rank.
   ~Engine();
 
   const Topology& topology() const { return topology_; }
 
-  // Any thread. Throws Error at once for what this rank can see is wrong. The request's root is a global rank; an empty
-  // name is numbered. Of add_process_set, splits are the global ranks; of remove_process_set, the id.
+  // Any thread. Throws Error at once for wrong arguments that this rank can detect alone. The request's root is a
+  // global rank. An empty name gets a number. `splits` are the global ranks for add_process_set, the id for
+  // remove_process_set.
   std::shared_ptr<Work> submit(int process_set, Submission submission, WakeUp wake_up = WakeUp::kNow);
 
-  // Any thread: blocks until the work is done. False if a signal may have come: look after it and call again, without
-  // `may_help`. A thread that would only sleep does the engine's work itself if the engine sleeps.
+  // Any thread: blocks until the work is done. False if a signal may have come: handle it, then call again without
+  // `may_help`. With `may_help`, the calling thread does the engine's work itself while the engine's thread sleeps.
   bool wait(Work& work, bool may_help = true);
-  // Any thread that may not wait: does the engine's work for a moment if the engine sleeps, and wakes it if that was
-  // not enough.
+  // For any thread that must not block: does the engine's work for a moment if the engine sleeps. Wakes the engine if
+  // that was not enough.
   void poll(Work& work) {
     if (!work.done()) lock_.poll(work);
   }
   // The program has read the result of a work that it did not wait for.
   void note_result_read() { queue_.begin_epoch(); }
-  // Work::then(), for a program that goes on in the callback: it reads the result there, whichever thread calls.
+  // Work::then() for a program that continues in the callback. The callback reads the result, on whichever thread it
+  // runs.
   template <class Callback>
   void follow(Work& work, Callback callback) {
     work.then([this, callback = std::move(callback)](Work& done) {
@@ -76,20 +77,20 @@ class Engine final : private GroupOwner {
       callback(done);
     });
   }
-  // A thread wants a work soon: the engine should not nap for long.
+  // A thread needs a work soon, so this ends the engine's sleep or nap.
   void wake() { doorbell_.ring(true); }
 
   // Leaves together with all other ranks, then ends the thread. After a failure it does not wait for the others.
   void shutdown();
 
-  // Any thread: the job cannot go on. Fails everything here and on the other ranks; a rank of -1 in the cause stands
-  // for this one. Gives the cause that all ranks report: the first, which may be another rank's.
+  // Any thread: the job cannot continue. Fails all works here and on the other ranks. A rank of -1 in `cause` means
+  // this rank. Returns the cause that all ranks report: the first one, which may be another rank's.
   FailureCause fail_job(FailureCause cause);
-  // After fail_job(): ends the job for all ranks, by the fabric's means. May not return.
+  // After fail_job(): ends the processes of all ranks through the fabric. May not return.
   void abort_job(int exit_code);
 
   std::map<int, std::vector<int>> process_sets();
-  std::string failure() const;  // empty while all is well
+  std::string failure() const;  // empty if the job has not failed
   std::optional<FailureCause> cause() const { return failure_.cause(); }
   void set_fusion_threshold(std::int64_t bytes);
   // Any thread. Calls the observer from now on; it must outlive this engine.
@@ -104,7 +105,7 @@ class Engine final : private GroupOwner {
 
   // A rank of this host whose process has died, -1 if none is known.
   int dead_rank() const { return bells_ == nullptr ? -1 : bells_->find_dead(); }
-  // As StatusInquiry has them. Any thread.
+  // Any thread. See StatusInquiry.
   std::string report() { return inquiry_.report(); }
   std::string job_status() { return inquiry_.job_status(); }
   bool wait_for_question() { return inquiry_.wait_for_question(); }
@@ -157,10 +158,10 @@ class Engine final : private GroupOwner {
   std::vector<int> host_numbers_;
   std::string control_;
   Topology topology_;
-  std::shared_ptr<HostBells> bells_;  // where all ranks share a host
-  bool has_core_ = true;              // the engine's thread, beside the program's; or it works with other hosts
+  std::shared_ptr<HostBells> bells_;  // null unless all ranks share a host
+  bool has_core_ = true;              // the engine's thread has its own core, or there are several hosts
 
-  // The mutexes of these parts are locked in this order: failure_, inquiry_, queue_. The engine lock comes before all.
+  // The mutexes of these parts are locked in this order: failure_, inquiry_, queue_. The engine lock comes first.
   Doorbell doorbell_;
   SubmitQueue queue_;
   Groups groups_;

@@ -1,6 +1,6 @@
-// Which thread does the engine's work. The engine's own thread does, except while it sleeps and a thread of the program
-// waits: that thread then does the work itself, so that a small collective costs no hand-over between threads. Decides
-// also how a thread waits that finds nothing to do.
+// Decides which thread does the engine's work. Usually that is the engine's own thread. But if it sleeps while a thread
+// of the program waits, that thread does the work itself. So a small collective needs no switch of threads. Also
+// decides how a thread waits when there is nothing to do.
 #pragma once
 
 #include <algorithm>
@@ -20,19 +20,19 @@
 
 namespace sirtaki {
 
-// Worker: the work itself. A template, so that a step costs no virtual call. It has
-//   void take_in()                     what the program's threads have handed over
-//   bool progress(bool awaited)        true if anything moved; `awaited`: as Group::progress() has it
+// Worker: the work itself. A template parameter, so that a step needs no virtual call. It has
+//   void take_in()                     takes what the program's threads have queued
+//   bool progress(bool awaited)        true if anything moved; `awaited`: see Group::progress()
 //   Activity activity() const
-//   void look(Clock::time_point)       now and then, while nothing moves
+//   void look(Clock::time_point)       called from time to time while nothing moves
 //   void note_idle()                   the engine's thread begins to sleep, since nothing is under way
-//   void record(const std::exception&) a helping thread met this; from now on take_in() throws
+//   void record(const std::exception&) a helping thread caught this error; from now on take_in() throws
 template <class Worker>
 class EngineLock {
  public:
   using Holder = std::unique_lock<std::mutex>;
 
-  // Spins and sleeps as `backoff` and `doorbell` have it.
+  // Spins by `backoff` and sleeps by `doorbell`.
   EngineLock(Worker& worker, Doorbell& doorbell, Backoff backoff)
       : worker_(worker), doorbell_(doorbell), backoff_(std::move(backoff)) {}
   // Before any thread works or waits.
@@ -45,29 +45,28 @@ class EngineLock {
     owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
     return holder;
   }
-  // One step, and if it moved nothing, waits for something that can move.
+  // Makes one step. If nothing moved, waits until there may be work.
   void work(Holder& holder);
   // From now on no other thread does the work.
   void end() {
     ended_ = true;
     owner_.store({}, std::memory_order_relaxed);
   }
-  // For waiting with a loop of the caller's.
+  // For a wait in the caller's own loop.
   void pause() { backoff_.pause(doorbell_, false); }
-  // Sleeps until `over`; a thread that changes it rings.
+  // Sleeps until over() is true. A thread that makes it true must ring the doorbell.
   template <class Over>
   void sleep_until(Over over);
 
   // ---- the program's threads ----
 
-  // Blocks until the work is done. False if a signal may have come. With `may_help` it does the engine's work
-  // meanwhile.
+  // Blocks until the work is done. False if a signal may have come. With `may_help`, does the engine's work meanwhile.
   bool wait(Work& awaited, bool may_help);
   // Does the engine's work for a moment; wakes the engine's thread if that was not enough.
   void poll(Work& wanted);
 
  private:
-  // Counts a wait as long as it lasts.
+  // Counts a wait of a program's thread.
   class Wait {
    public:
     explicit Wait(EngineLock& lock) : lock_(lock) { lock_.waits_begun_.fetch_add(1, std::memory_order_acq_rel); }
@@ -77,7 +76,7 @@ class EngineLock {
     EngineLock& lock_;
   };
 
-  // Is this a callback of the engine's?
+  // Is this thread inside a callback of the engine?
   bool is_held_by_this_thread() const { return owner_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
   bool step();
   void rest(Holder& holder, const Activity& now);
@@ -89,23 +88,23 @@ class EngineLock {
   Worker& worker_;
   Doorbell& doorbell_;
 
-  // Its holder does the work. All up to the next comment is for the holder alone.
+  // Its holder does the work. The members up to the next comment are only for the holder.
   std::mutex mutex_;
   Backoff backoff_;
   Clock::time_point next_look_;
   bool ended_ = false;
 
-  // The holder, written by itself. Each thread compares it with its own id only, so no order is needed.
+  // The holder's id, written by the holder. Each thread only compares it with its own id, so no memory order is needed.
   std::atomic<std::thread::id> owner_;
-  // Waits by the program's threads. A waiting thread has submitted all it means to for the time being, which may be
-  // less than a locked plan expects.
+  // Waits by the program's threads. A waiting thread submits nothing more for now, which may be less than a locked plan
+  // expects.
   std::atomic<std::uint64_t> waits_begun_{0};
   std::atomic<std::uint64_t> waits_ended_{0};
 };
 
 template <class Worker>
 bool EngineLock<Worker>::step() {
-  // Read before the queue is: whatever a waiting thread submitted before is then known.
+  // Read before the queue, so that take_in() gets all that a waiting thread has submitted before.
   const std::uint64_t begun = waits_begun_.load(std::memory_order_acquire);
   worker_.take_in();
   const bool moved = worker_.progress(begun > waits_ended_.load(std::memory_order_acquire));
@@ -183,13 +182,13 @@ template <class Worker>
 void EngineLock<Worker>::poll(Work& wanted) {
   if (!is_held_by_this_thread()) {
     const Holder holder(mutex_, std::try_to_lock);
-    // Not while data moves: a piece of another call's large tensor may take long.
+    // Not while data moves: one step may take long, for a piece of a large tensor of another call.
     if (holder.owns_lock() && !ended_ && !worker_.activity().moving_data) help(wanted, kShortHelp, false);
   }
   if (!wanted.done()) doorbell_.ring(true);
 }
 
-// By the holder. Returns when the work is done, or when the engine's thread can do better.
+// Called by the holder. Returns when the work is done, or when the engine's thread should continue.
 template <class Worker>
 void EngineLock<Worker>::help(Work& wanted, std::chrono::nanoseconds limit, bool may_sleep) {
   owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
@@ -208,7 +207,7 @@ void EngineLock<Worker>::help(Work& wanted, std::chrono::nanoseconds limit, bool
   owner_.store({}, std::memory_order_relaxed);
 }
 
-// False if there is nothing more to do for this thread.
+// False if this thread should stop helping.
 template <class Worker>
 bool EngineLock<Worker>::help_once(Work& wanted, bool may_sleep) {
   if (step()) return true;
@@ -223,8 +222,8 @@ bool EngineLock<Worker>::help_once(Work& wanted, bool may_sleep) {
   return reason == WakeReason::kWoken;
 }
 
-// The engine's thread sleeps, and is to be rung again as if nothing had happened. It is woken if there is more to do,
-// or if it was rung meanwhile.
+// The engine's thread still sleeps. From now on rings must wake it again. Wakes it now if there is more to do, or if a
+// ring came while this thread helped.
 template <class Worker>
 void EngineLock<Worker>::hand_back(std::uint32_t rings_before) {
   backoff_.reset();

@@ -1,5 +1,4 @@
-// Why the job cannot go on, as this rank knows it: first what the rank met itself, then the cause on which all ranks
-// agreed. Any thread.
+// Why the job cannot continue: first this rank's own cause, then the cause on which all ranks have agreed. Any thread.
 #pragma once
 
 #include <chrono>
@@ -18,9 +17,9 @@ class FailureState {
   // must not call this object.
   explicit FailureState(std::function<void(const FailureCause&)> on_change) : on_change_(std::move(on_change)) {}
 
-  // Only the first is kept.
+  // Keeps only the first cause.
   void record(const FailureCause& cause);
-  // The cause of all ranks takes the place of this rank's own.
+  // Replaces this rank's own cause by the cause of all ranks.
   void adopt(const JobFailure& failure);
 
   std::optional<FailureCause> cause() const;
@@ -28,9 +27,9 @@ class FailureState {
   // After record() or adopt(): throws JobFailure.
   [[noreturn]] void raise() const;
 
-  // The other ranks have been notified as far as they can be reached, or no thread is left that could do so.
+  // The other ranks have been notified, as far as they can be reached, or no thread is left to notify them.
   void set_notified();
-  // Gives the cause then, or after `limit`. After record() or adopt().
+  // Call after record() or adopt(). Waits for set_notified(), at most `limit`, and returns the cause.
   FailureCause wait_until_notified(std::chrono::nanoseconds limit);
 
  private:

@@ -6,7 +6,7 @@
 namespace sirtaki {
 namespace {
 
-// A rank that is late in one process set may be held up in another. Of two stalls, the one that concerns all ranks is
+// A rank that is late in one process set may wait in another one. Of two stalls, the stall of all ranks must be
 // reported first.
 constexpr double kPrecedenceSeconds = 2;
 
@@ -104,7 +104,8 @@ bool Group::active() const {
 }
 
 bool Group::send_announcement() {
-  // After all votes of this rank. Each of them ends, one way or the other, once the other ranks vote too or have left.
+  // Sent after all votes of this rank. Each voted request ends, with a result or an error, once the other ranks vote
+  // for it or leave.
   if (leaving_ == Leaving::kRequested && !in_flight_.has_joins() && !plan_.follows()) {
     announcement_.leaving = true;
     leaving_ = Leaving::kAnnounced;
@@ -167,7 +168,7 @@ bool Group::coordinate() {
   return true;
 }
 
-// False if the verdict has to wait for the end of an older plan: it is the first of the postponed ones then.
+// False if the verdict must wait for the end of an older plan. Then it is the first postponed verdict.
 bool Group::act_on(Verdict verdict) {
   const bool plans = !verdict.plan.empty() && !verdict.failure;
   if (plans) plan_.depart();
@@ -209,7 +210,7 @@ BatchItem Group::to_batch_item(Item& item) {
   auto own = in_flight_.take(item.agreement ? item.agreement->request.name : cache_.at(item.slot)->request.name,
                              item.sequence);
   if (item.agreement) {
-    // One and the same, so that later requests are compared in no time.
+    // Share the object, so that later comparisons of equal requests are fast.
     TensorSpecs& agreed = item.agreement->request.tensors;
     if (own && own->request.tensors == agreed) agreed = own->request.tensors;
     result.agreement = std::make_shared<const Agreement>(std::move(*item.agreement));
@@ -227,7 +228,7 @@ BatchItem Group::to_batch_item(Item& item) {
   return result;
 }
 
-// A rank takes part in a request that it has not made only after join(). If it has made the request, it fits.
+// Only after join() may a rank take part in a request that it has not made. Its own request must match the agreed one.
 void Group::check_own_part(const BatchItem& item) const {
   const Request& request = item.agreement->request;
   const bool joins = request.verb == Verb::kAllreduce || request.verb == Verb::kBarrier;
@@ -247,7 +248,7 @@ void Group::lock_plan(const std::vector<std::vector<CacheSlot>>& slots) {
     for (const CacheSlot slot : slots_of_batch) batch.push_back(cache_.at(slot));
   }
   plan_.lock(batches);
-  // This rank said so before it knew of the plan.
+  // This rank had announced that before it received the plan.
   if (leaving() || in_flight_.has_joins()) plan_.depart();
 }
 
@@ -277,7 +278,7 @@ void Group::look(Clock::time_point now) {
   if (progress_watch_.must_ask_coordinator(waits, now)) announcement_.wants_heartbeat = true;
 }
 
-// The coordinator sees votes only. It must be informed of what stands still in a plan or on the planes.
+// The coordinator sees only votes. So inform it of requests that make no progress in a plan or on the planes.
 void Group::report_standing(Clock::time_point now) {
   std::vector<StandingWait> waits = plan_.list_held(now, ProgressWatch::kPatience);
   if (progress_watch_.data_stands_still(now)) {
@@ -296,7 +297,7 @@ void Group::fail_all(const Error& error) {
 
 void Group::close() {
   leave();
-  options_.id = -1;  // the number may be given to another set at once
+  options_.id = -1;  // a new set may get the number at once
 }
 
 }  // namespace sirtaki

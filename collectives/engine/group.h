@@ -21,7 +21,7 @@
 
 namespace sirtaki {
 
-// What a group asks of its engine.
+// What a group needs from its engine.
 class GroupOwner {
  public:
   virtual void on_finished(int group, Submission& submission, Result result, const Error* error) = 0;
@@ -43,7 +43,7 @@ struct GroupOptions {
   std::vector<int> ranks;          // global, by rank within the group
   std::vector<std::string> hosts;  // by rank within the group
   Settings settings;
-  std::uint32_t messages_before = 0;  // as ControlChannel has it
+  std::uint32_t messages_before = 0;  // see ControlChannel
 };
 
 class Group final : private PlanOwner {
@@ -58,37 +58,37 @@ class Group final : private PlanOwner {
   void answer(const RankStatus& report) { announcement_.report = report; }
   // GroupOwner::on_job_status() is called on all ranks when the coordinator has collected the status of each.
   void ask_for_job_status() { announcement_.wants_job_status = true; }
-  // What this rank has under way here.
+  // Adds this rank's unfinished requests to `pending`.
   void list_pending(std::vector<PendingCall>& pending) const;
-  // On the coordinator's rank: which ranks are missing for what.
+  // On the coordinator's rank: the missing ranks of each pending request.
   std::string list_missing(Clock::time_point now) const;
   void set_fusion_threshold(std::int64_t bytes);
 
-  // Sends what is new, takes in what has come, moves the running batches. True if anything moved.
-  // `awaited`: a thread of this process waits for some work, and what it submitted before has come.
-  // Throws Error(kAborted) when the job cannot go on.
+  // Sends and receives messages, and moves the running batches. True if anything moved.
+  // `awaited`: a thread of this process waits for some work, and all its earlier submissions were taken in.
+  // Throws Error(kAborted) when the job cannot continue.
   bool progress(bool awaited);
 
-  // Called now and then while this rank waits and nothing moves: informs the coordinator of what stands still, asks it
-  // for a heartbeat if it has long been silent, and throws Error(kAborted) if none comes.
+  // Called from time to time while this rank waits and nothing moves. Informs the coordinator of requests that make no
+  // progress. Asks for a heartbeat if the coordinator is silent for long, and throws Error(kAborted) if none comes.
   void look(Clock::time_point now);
 
-  // Is there anything that only progress() can bring forward?
+  // Is there anything that only progress() can move on?
   bool active() const;
   bool moving_data() const { return executor_.busy() || plan_.moving_data(); }
-  // Nothing is under way on the planes, and no other rank needs this rank on them.
+  // No collective is under way on the planes, so no other rank needs this rank there.
   bool settled() const { return !executor_.busy() && !plan_.busy(); }
-  // Is this rank woken when another rank can bring this group forward?
+  // Is this rank woken when another rank has moved this group on?
   bool wakes() const { return (transport_->wakes() || transport_->size() == 1) && executor_.wakes() && plan_.wakes(); }
-  // Is there queued work that may yet fail? progress() checks it now and then.
+  // Is there queued work that may still fail? progress() checks it from time to time.
   bool watching() const { return executor_.watching() || plan_.watching(); }
   bool leaving() const { return leaving_ != Leaving::kNo; }
   bool all_left() const { return leaving_ == Leaving::kAllLeft; }
   bool flushed() { return transport_->flushed(); }
 
   void fail_all(const Error& error);
-  // The process set was removed. Its own coordinator says what of it was agreed on and runs to its end on every rank,
-  // and what fails; then all have left.
+  // The process set was removed. Requests that were agreed on still run on every rank; the set's coordinator refuses
+  // the others. Then all ranks have left.
   void close();
 
   Fabric& fabric() { return *fabric_; }
@@ -126,8 +126,8 @@ class Group final : private PlanOwner {
   std::optional<GroupCoordinator> coordinator_;  // on rank 0
   ResponseCache cache_;
   InFlight in_flight_;
-  Announcement announcement_;  // what is to be sent next
-  // The first makes a plan, while this rank is still leaving the one before; the others came after it.
+  Announcement announcement_;  // to be sent next
+  // The first verdict makes a plan while this rank is still leaving the old one. The others came after it.
   std::deque<Verdict> postponed_;
   std::uint64_t batches_ = 0;  // that were voted for
   Leaving leaving_ = Leaving::kNo;

@@ -18,14 +18,14 @@ GroupCoordinator::GroupCoordinator(std::vector<int> ranks, std::vector<std::stri
       fusion_threshold_(settings.fusion_threshold) {}
 
 std::vector<std::string> GroupCoordinator::watch(Clock::time_point now) {
-  // At once, since the program may soon end.
+  // Report the end of a stall at once, since the program may soon end.
   const bool resumed = !coordinator_.has_pending();
   if (now < next_look_ && !resumed) return {};
   next_look_ = now + kLookInterval;
   job_status_.look(coordinator_, now);
-  if (coordinator_.job_status_wanted()) return {};  // both ask the ranks
+  if (coordinator_.job_status_wanted()) return {};  // the job status and the stall watch both ask the ranks
   StallWatch::Report report = stalls_.look(coordinator_, now);
-  // A rank may be late because a verdict was lost. It learns that from the next verdict.
+  // A rank may be late because a verdict was lost. The next verdict's number shows it that loss.
   if (!report.lines.empty()) coordinator_.send_heartbeat();
   if (!report.ask.empty()) coordinator_.ask(report.ask);
   if (!report.abort_cause.empty()) {

@@ -1,5 +1,5 @@
-// Rank 0's additional part of a group: receives what the members announce, decides, and looks after stalls and requests
-// for the job's status. Pure logic over times that are passed in.
+// Rank 0's additional part of a group: receives the members' announcements, decides, watches for stalls, and handles
+// requests for the job's status. Pure logic; the time is an argument.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ class GroupCoordinator {
   void receive(int from, Announcement announcement, Clock::time_point now) {
     coordinator_.receive(from, std::move(announcement), now);
   }
-  // As Coordinator::decide() has it.
+  // See Coordinator::decide().
   Verdict decide(bool planes_busy, bool may_plan) {
     return coordinator_.decide(planes_busy, fusion_threshold_, may_plan);
   }
@@ -27,14 +27,14 @@ class GroupCoordinator {
   bool fails() const { return coordinator_.fails(); }
 
   bool has_to_watch() const { return has_pending() || stalls_.has_warned(); }
-  // To be called often while has_to_watch(). Gives lines for people: stalls, and their end.
+  // Call it often while has_to_watch(). Returns lines for people: stalls, and their end.
   std::vector<std::string> watch(Clock::time_point now);
-  // As StallWatch::list_missing() has it.
+  // See StallWatch::list_missing().
   std::string list_missing(Clock::time_point now) const { return stalls_.list_missing(coordinator_.waiting(), now); }
 
   void on_plan_batch_done() { coordinator_.plan_moved(); }
   void on_plan_ended(std::uint64_t steps) { coordinator_.plan_ended(steps); }
-  // True if it is a new one. Then a locked plan no longer fits.
+  // True if the threshold has changed. Then a locked plan no longer fits.
   bool set_fusion_threshold(std::int64_t bytes) { return std::exchange(fusion_threshold_, bytes) != bytes; }
 
  private:

@@ -26,7 +26,7 @@ void Groups::close(int id) {
 
 bool Groups::progress(bool awaited) {
   bool moved = false;
-  // A group may add or close others, never itself.
+  // During progress() a group may add or close other groups, but never itself.
   for (auto group = groups_.begin(); group != groups_.end();) {
     const int id = group->first;
     moved |= group->second->progress(awaited);

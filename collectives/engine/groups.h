@@ -1,5 +1,5 @@
-// The groups that this rank serves, also those of removed process sets until they have ended. For the thread that does
-// the engine's work.
+// The groups of this rank, with those of removed process sets until they have ended. For the thread that does the
+// engine's work.
 #pragma once
 
 #include <map>
@@ -17,24 +17,24 @@ class Groups {
   void add(int id, std::unique_ptr<Group> group) { groups_[id] = std::move(group); }
   // Null if this rank is no member.
   Group* find(int id);
-  // Of all ranks of the job.
+  // The group of all ranks of the job.
   Group& world() { return *groups_.at(0); }
-  // The process set was removed; what of it is agreed on runs to its end.
+  // The process set was removed. Requests that were agreed on still run.
   void close(int id);
   void clear() { groups_.clear(); }
 
-  // True if anything moved. `awaited`: as Group::progress() has it.
+  // True if anything moved. `awaited`: see Group::progress().
   bool progress(bool awaited);
   Activity activity() const;
   void look(Clock::time_point now);
-  // Leaves all groups together with their other ranks; again, if a group has been added since.
+  // Leaves all groups together with their other ranks. Call it again if a group was added later.
   void leave();
-  // All ranks have left all groups, and nothing is under way.
+  // All ranks have left all groups, and no message or batch is under way.
   bool ended() const;
 
   void fail_all(const Error& error);
   void set_fusion_threshold(std::int64_t bytes);
-  // What is pending on this rank, and which ranks it lacks, for people; each line after the first is indented.
+  // For people: this rank's pending requests and their missing ranks. Each line after the first is indented.
   std::string describe_pending(Clock::time_point now) const;
 
  private:

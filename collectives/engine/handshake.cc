@@ -36,14 +36,14 @@ Introduction read(Reader& reader) {
   return introduction;
 }
 
-// Waits for messages until the limit has passed.
+// Waits for messages until a time limit.
 class Waiter {
  public:
   explicit Waiter(const Settings& settings)
       : limit_(std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::nanoseconds>(
                                                       std::chrono::duration<double>(settings.start_timeout_seconds))) {}
 
-  // False once the time is over.
+  // False if the time is over.
   bool wait_for(ControlChannel& line, Message& message) {
     backoff_.reset();
     while (!line.receive(message)) {
@@ -94,7 +94,7 @@ void gather(ControlChannel& line, Introductions& all, const Settings& settings) 
   }
 }
 
-// What keeps the job from starting, for all ranks to know; empty if nothing does.
+// The reason why the job cannot start, for all ranks; empty if there is none.
 std::string meet(ControlChannel& line, Introductions& all, const Settings& settings) {
   try {
     gather(line, all, settings);
@@ -133,7 +133,7 @@ std::vector<Introduction> follow(Transport& transport, const Introduction& own, 
   write(writer, own);
   ControlChannel line = line_over(transport);
   line.send(0, writer.take());
-  // Rank 0 waits for the slowest; it must have time to say so.
+  // Rank 0 waits for the slowest rank, and then needs time to send the result.
   Settings patient = settings;
   patient.start_timeout_seconds += 5;
   Message message;
@@ -157,7 +157,7 @@ Introduction introduce(const std::string& program, const Settings& settings) {
   std::array<char, 256> system_name{};
   gethostname(system_name.data(), system_name.size() - 1);
   const std::string name = settings.host_name.empty() ? system_name.data() : settings.host_name;
-  // Containers of different machines may share a name; a machine's boot has an identity of its own.
+  // Containers on different machines may have equal names, so add the machine's boot id.
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   return {program, settings.agreed(), name, name + "/" + boot};

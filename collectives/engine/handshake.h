@@ -1,4 +1,4 @@
-// The first thing that the ranks of a job do: see that all are there, run the same program, and tell where they are.
+// The first exchange of a job: checks that all ranks are there and run the same program, and exchanges their hosts.
 #pragma once
 
 #include <string>
@@ -16,14 +16,15 @@ struct Introduction {
   std::string host_id;    // equal exactly on ranks that share a host
 };
 
-// That each rank sends rank 0, and that it gets from there.
+// Number of messages that each rank sends to rank 0, and receives from it.
 inline constexpr std::uint32_t kMessagesOfHandshake = 1;
 
-// This process's own host.
+// The introduction of this process.
 Introduction introduce(const std::string& program, const Settings& settings);
 
-// Blocks until all ranks have arrived; gives all introductions by rank. Throws Error(kPrecondition) on every rank that
-// arrived, naming who is missing after the start timeout, or who differs and in what.
+// Blocks until all ranks have arrived; returns all introductions by rank. Otherwise throws Error(kPrecondition) on
+// every rank that has arrived. It names the ranks missing after the start timeout, or the ranks that differ, and in
+// what.
 std::vector<Introduction> shake_hands(Transport& transport, const Introduction& own, const Settings& settings);
 
 }  // namespace sirtaki

@@ -30,7 +30,7 @@ std::string StatusInquiry::job_status() {
   return report() + "\nrank 0 on host " + hosts_[0] + ", which asks the others, does not answer";
 }
 
-// "" if there is no answer in time. The call has the engine's work produce the text.
+// Posts `call`, which makes the engine produce the text, and waits for it. "" if there is no answer in time.
 std::string StatusInquiry::ask(std::optional<std::string>& text, std::function<void()> call,
                                std::chrono::milliseconds limit) {
   std::unique_lock lock(mutex_);
@@ -79,7 +79,7 @@ void StatusInquiry::collect(int group) {
   changed_.notify_all();
 }
 
-// The interpreter had its time to answer.
+// Sends reports without the interpreter's answer once its time is over.
 void StatusInquiry::look() {
   if (asking_.empty() || Clock::now() - asked_at_ < kStacksOfInterpreter) return;
   std::string stacks = stacks_by_force();

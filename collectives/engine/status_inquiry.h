@@ -1,5 +1,5 @@
-// Answers the question how this rank stands, or how all ranks do. A coordinator asks it, or a thread of this process.
-// The answer needs the engine's thread, for what is pending, and the program's interpreter, for its stacks.
+// Collects the status of this rank, or of all ranks, for a coordinator or a thread of this process. The engine's thread
+// lists pending requests, and the program's interpreter gives its stacks.
 #pragma once
 
 #include <condition_variable>
@@ -19,22 +19,22 @@ namespace sirtaki {
 
 class StatusInquiry {
  public:
-  // `hosts`: names by rank; they may be filled in later. `stacks_by_force`: of an interpreter that does not answer; may
-  // be null.
+  // `hosts`: names by rank; they may be filled in later. `stacks_by_force`: gets the stacks if the interpreter does not
+  // answer; may be null.
   StatusInquiry(int rank, const std::vector<std::string>& hosts, SubmitQueue& queue, Groups& groups,
                 const FinishedCalls& finished_calls, std::function<std::string()> stacks_by_force);
 
   // ---- any thread ----
 
-  // Block for some seconds at most.
+  // Both block for at most some seconds.
   std::string report();      // of this rank
   std::string job_status();  // of all ranks, as far as they answer
-  // Blocks until the interpreter's stacks are wanted (true), or close() was called (false).
+  // Blocks until the interpreter's stacks are needed (true), or close() is called (false).
   bool wait_for_question();
   void answer(const std::string& stacks);
-  // From now on this text is the answer to everybody.
+  // From now on every question gets this text as its answer.
   void close(const std::string& text);
-  // Unless it was closed before.
+  // The same with a general text, unless it was closed before.
   void end();
 
   // ---- the thread that does the engine's work ----
@@ -42,12 +42,12 @@ class StatusInquiry {
   // The coordinator of this group wants a report.
   void collect(int group);
   void set_job_status(const std::string& text);
-  // Is a report due at once or soon? Then look() has to be called in time.
+  // Is a report due now or soon? Then look() must be called in time.
   bool pending() const { return !asking_.empty(); }
   void look();
 
  private:
-  static constexpr int kThisProcess = -1;  // asks, rather than the coordinator of a group
+  static constexpr int kThisProcess = -1;  // stands for a thread of this process, instead of a group's coordinator
 
   std::string ask(std::optional<std::string>& text, std::function<void()> call, std::chrono::milliseconds limit);
   void send_reports(const std::string& stacks);

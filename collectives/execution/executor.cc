@@ -19,7 +19,7 @@ Reduction reduction_of(const Request& request, DType dtype, int contributors) {
           .divisor = averages ? contributors : 1};
 }
 
-// The first dim0 % ranks ranks get one row more.
+// Rows of each rank. The first `rows % ranks` ranks get one row more.
 std::vector<std::int64_t> rows_by_rank(std::int64_t rows, int ranks) {
   std::vector<std::int64_t> result(static_cast<std::size_t>(ranks), rows / ranks);
   for (std::int64_t r = 0; r < rows % ranks; ++r) ++result[static_cast<std::size_t>(r)];
@@ -43,10 +43,10 @@ std::int64_t largest_bytes(std::span<const Segment> segments, DType dtype) {
   return largest * static_cast<std::int64_t>(size_of(dtype));
 }
 
-// How often queued work is looked after while nothing else happens.
+// How often queued work is checked while nothing else happens.
 constexpr std::chrono::milliseconds kLookInterval{500};
 
-// Of several events on one stream the latest says all.
+// Of several events on one stream, only the latest is needed.
 void add_event(std::vector<EventPtr>& events, const EventPtr& event) {
   if (event == nullptr) return;
   for (EventPtr& other : events) {
@@ -176,7 +176,7 @@ void Executor::abort(const Error& error) {
       if (item.submission) deliver_(*item.submission, Result(), &error);
     }
   }
-  // What a plane still has under way may yet touch memory, so the task is left as it is until the process ends.
+  // A plane's unfinished work may still use memory. So the task is not destroyed, but kept until the process ends.
   if (running_) {
     struct Abandoned {
       Task task;
@@ -206,7 +206,7 @@ Task Executor::run(Batch& batch) {
     case Verb::kAlltoall:
       co_await alltoall(batch.front());
       break;
-    default:  // a barrier is done once it is agreed on; the engine deals with the others
+    default:  // a barrier is done once it is agreed on; the engine handles the other verbs
       break;
   }
 }
@@ -229,7 +229,7 @@ StreamPosition Executor::position_of(const Batch& batch, std::int64_t bytes) {
   return position;
 }
 
-// The caller's memory, or memory that the caller or the core allocates now; null on a GPU for a rank that has joined.
+// The caller's memory, or memory that the caller or the core allocates now. Null on a GPU if this rank has joined.
 void* Executor::output(BatchItem& item, std::size_t tensor, Shape shape) {
   const TensorSpec& spec = item.agreement->request.tensors[tensor];
   Result& result = results_[static_cast<std::size_t>(&item - batches_.front().batch.data())];
@@ -369,7 +369,7 @@ Task Executor::alltoall(BatchItem& item) {
   const Shape shape = with_rows(spec.shape, total);
   const std::vector<std::int64_t> receive_counts = scaled(received, row);
   results_.front().received_splits = std::move(received);
-  // All ranks must choose the same plane, so the question is about the most that any of them holds.
+  // All ranks must choose the same plane, so ask for the largest size on any rank.
   std::int64_t most = 0;
   for (std::size_t r = 0; r < ranks; ++r) {
     std::int64_t sent = 0;

@@ -1,4 +1,4 @@
-// Runs the agreed batches of one group, one after the other, and fulfils their works. Engine's thread only.
+// Runs the agreed batches of one group, one after the other, and completes their works. Engine's thread only.
 #pragma once
 
 #include <chrono>
@@ -24,11 +24,11 @@ struct BatchItem {
   std::shared_ptr<const Agreement> agreement;
   int contributors = 0;
   std::optional<Submission> submission;
-  std::uint64_t sequence = 0;  // of the ranks' requests
+  std::uint64_t sequence = 0;  // of the request, equal on all ranks
 };
 using Batch = std::vector<BatchItem>;
 
-// What to announce about the batch.
+// The event that describes this batch to observers.
 BatchEvent event_of(const Batch& batch, int group, bool planned, std::uint64_t number);
 
 class Executor {
@@ -38,8 +38,8 @@ class Executor {
 
   Executor(int rank, int size, DataPlanes planes, Deliver deliver, const Observers& observers);
 
-  // Queues a batch. With a barrier: allreduces of host tensors, which run only if no rank departs at the barrier. A
-  // rank that departs there adds an empty batch.
+  // Queues a batch. A batch with a barrier has only allreduces of host tensors, and runs only if no rank departs at the
+  // barrier. A rank that departs adds an empty batch.
   void add(Batch batch, BatchEvent event, std::optional<PlanBarrier> barrier = std::nullopt);
   bool busy() const { return !batches_.empty(); }
   // The running batch waits at its barrier for other ranks.
@@ -48,15 +48,15 @@ class Executor {
   Batch take_called_off() { return std::exchange(called_off_, {}); }
   // The requests of the running batch, and where this rank made them.
   std::vector<StandingWait> running() const;
-  // Calls with every submission here, and whether its batch is running.
+  // Calls `call` for every submission, with whether its batch is running.
   void for_each(const std::function<void(const Submission&, bool running)>& call) const;
-  // Is this rank woken when another rank can bring the running batch forward?
+  // Is this rank woken when another rank has moved the running batch on?
   bool wakes() const { return plane_ == nullptr || plane_->wakes(); }
-  // A plane has queued work that is unfinished. progress() checks it now and then.
+  // A plane has unfinished queued work. progress() checks it from time to time.
   bool watching() const { return watching_; }
 
-  // True if data moved. An error of a batch that the planes refused alike on all ranks is delivered; any other
-  // leaves the ranks in different states, so it is thrown, and every work of all batches is failed by abort().
+  // True if data moved. If the planes refuse a batch, they do so on all ranks, and its works get the error. Any other
+  // error leaves the ranks in different states, so it is thrown. The caller then fails all works by abort().
   bool progress();
 
   void abort(const Error& error);
@@ -67,7 +67,7 @@ class Executor {
     BatchEvent event;
     std::optional<PlanBarrier> barrier;
   };
-  // What one call of a plane can take together.
+  // Tensors of one kind go into one call of a plane.
   struct Kind {
     DType dtype;
     int device;

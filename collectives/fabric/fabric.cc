@@ -14,7 +14,7 @@ void Fabric::share_memory(std::shared_ptr<HostBells> bells) {
 }
 
 void Fabric::share_memory(std::shared_ptr<HostBells> bells, std::vector<int> job_ranks) {
-  std::string why;  // the shared-memory plane lacks the same memory, and reports that
+  std::string why;  // not shown: the shared-memory plane fails for the same reason, and reports it
   transport_ = make_shm_transport(std::move(transport_), bells, job_ranks, why);
   if (!why.empty()) return;
   bells_ = std::move(bells);

@@ -1,6 +1,6 @@
-// How the ranks of one group reach each other: the transport for their messages, the data planes for their tensors, and
-// the end of the job. Each kind of network (MPI, threads of one process) is one file that derives from Fabric. All
-// calls come from one thread at a time.
+// The network of one group: makes the transport for its messages and the data planes for its tensors, and can end the
+// job. Each kind of network (MPI, threads of one process) is one class that derives from Fabric. One thread at a time
+// calls it.
 #pragma once
 
 #include <memory>
@@ -20,8 +20,8 @@ class Fabric {
   // The same object until share_memory(); the planes use it, so the fabric outlives them.
   Transport& transport() const { return *transport_; }
 
-  // For the fabric of the whole job, if all ranks share a host: control messages go through shared memory from now on,
-  // in each fabric that is split off, too. Collective; blocks. Changes nothing, on all ranks, where memory is lacking.
+  // For the fabric of the whole job, if all ranks share a host: sends control messages through shared memory from now
+  // on, also in fabrics that are split off. Collective; blocks. If memory is missing, nothing changes on any rank.
   void share_memory(std::shared_ptr<HostBells> bells);
 
   // In order of preference, the same order on all ranks. Each call makes new planes. `hosts`: a number for each rank,

@@ -1,4 +1,4 @@
-// A job whose ranks are threads of one process: for tests, which choose the planes.
+// A job whose ranks are threads of one process. For tests; they choose the planes.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@ namespace sirtaki {
 
 using MakePlanes = std::function<DataPlanes(Transport&, const std::vector<int>& hosts)>;
 
-// The point-to-point plane alone, which any transport can carry.
+// Only the point-to-point plane, which works on any transport.
 DataPlanes make_point_to_point_planes(Transport& transport, const std::vector<int>& hosts);
 
 // For one rank of make_loopback(), or of a transport around it.

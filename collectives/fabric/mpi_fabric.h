@@ -9,8 +9,8 @@
 
 namespace sirtaki {
 
-// For the ranks of the communicator, which it takes for its own. Collective; blocks. Fabrics that are split off share
-// the options; together they report the same line for people only once.
+// For the ranks of the communicator, which the fabric then owns. Collective; blocks. Fabrics that are split off share
+// the options. All of them together report the same line for people only once.
 std::unique_ptr<Fabric> make_mpi_fabric(MpiCommunicator communicator, PlaneOptions options);
 
 }  // namespace sirtaki

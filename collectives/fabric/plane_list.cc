@@ -75,8 +75,8 @@ std::vector<PlaneKind> order_of_planes(const PlaneFacts& facts) {
     if (has_two_levels(facts.hosts)) order.push_back(PlaneKind::kTwoLevel);
   }
   if (facts.network_collectives) order.push_back(PlaneKind::kNetwork);
-  order.push_back(PlaneKind::kPointToPoint);  // can do everything in host memory
-  order.push_back(PlaneKind::kGpu);           // the only one for GPU tensors; it may stage them through those before
+  order.push_back(PlaneKind::kPointToPoint);  // supports everything in host memory
+  order.push_back(PlaneKind::kGpu);           // the only plane for GPU tensors; it may use the planes before it
   return order;
 }
 

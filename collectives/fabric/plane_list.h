@@ -15,14 +15,14 @@ namespace sirtaki {
 
 enum class PlaneKind { kSharedMemory, kTwoLevel, kNetwork, kPointToPoint, kGpu };
 
-// Everything that the list depends on. All ranks have agreed on these facts before.
+// Everything that the list depends on. These facts are equal on all ranks.
 struct PlaneFacts {
   std::vector<int> hosts;           // a number for each rank, equal where ranks share a host
   bool shared_memory = true;        // may ranks of a host use it?
   bool network_collectives = true;  // has the network collectives of its own?
 };
 
-// The one list of data planes. Each batch runs on the first that can do it.
+// The only list of data planes. Each batch runs on the first plane that supports it.
 std::vector<PlaneKind> order_of_planes(const PlaneFacts& facts);
 
 struct PlaneOptions {
@@ -39,7 +39,7 @@ struct NetworkPlanes {
   const MpiCommunicator* gpu_memory = nullptr;  // if the MPI of this rank accepts GPU memory
 };
 
-// Makes the planes of order_of_planes(). If a host lacks shared memory, the list goes without on all ranks. Collective
+// Makes the planes of order_of_planes(). If a host has too little shared memory, all ranks omit that plane. Collective
 // over the transport's ranks; blocks. The transport outlives the planes.
 DataPlanes make_planes(Transport& transport, const std::vector<int>& hosts, const PlaneOptions& options,
                        const NetworkPlanes& network);

@@ -37,7 +37,7 @@ std::int64_t bytes_of(const Request& request) {
 
 std::vector<std::vector<std::size_t>> plan(std::span<const Request* const> ready, std::int64_t threshold) {
   std::vector<OpenBatch> batches;
-  // Few kinds are open at a time, so a search from the newest batch back to the first that fits is short.
+  // The batches that still accept requests: one of each kind, so they are few and the search is short.
   std::vector<std::size_t> open;
   for (std::size_t i = 0; i < ready.size(); ++i) {
     const std::int64_t bytes = bytes_of(*ready[i]);

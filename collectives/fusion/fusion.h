@@ -1,5 +1,5 @@
-// Which requests travel as one batch: a pure function of the requests and the threshold, so that it can be tested and
-// simulated alone. Only the coordinator calls it; the others get its result.
+// Chooses the requests of each batch. A pure function of the requests and the threshold, so that it can be tested and
+// simulated alone. Only the coordinator calls it; the verdict sends its result to the others.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@ namespace sirtaki {
 std::int64_t bytes_of(const Request& request);
 
 // Indices into `ready`, batch by batch. Allreduces fuse when dtype, op, scale and device are equal, broadcasts when the
-// root is; a batch holds at most `threshold` bytes, or one request. Everything else travels alone. Batches are ordered
-// by their first request.
+// root is; a batch has at most `threshold` bytes, or one request. Every other request is a batch of its own. Batches
+// are ordered by their first request.
 std::vector<std::vector<std::size_t>> plan(std::span<const Request* const> ready, std::int64_t threshold);
 
 }  // namespace sirtaki

@@ -1,7 +1,6 @@
-// How the engine waits for something that can only be polled, as MPI can: it spins for a moment if cores are free, or
-// gives its core up again and again if they are not, then naps for a small fraction of the time that it has already
-// waited. So waiting costs a few per cent of a core at most, and never makes an operation more than a few per cent
-// longer.
+// How the engine waits for something that it can only poll, such as MPI. First it spins if cores are free; otherwise it
+// calls sched_yield() repeatedly. Then it naps, each time for a small fraction of the time that it has already waited.
+// So a long wait uses at most a few per cent of a core, and makes an operation at most a few per cent longer.
 #pragma once
 
 #include <chrono>
@@ -17,18 +16,18 @@ namespace sirtaki {
 class Backoff {
  public:
   explicit Backoff(bool cores_are_free) : cores_are_free_(cores_are_free) {}
-  // Spins only while no other rank of the host needs the core, and gives it up otherwise.
+  // Spins only while no other rank of the host works on the same core, and yields the core otherwise.
   explicit Backoff(CorePlacement seats) : cores_are_free_(seats.suffice()), seats_(std::move(seats)) {}
 
   void reset() { waiting_ = false; }
 
-  // Spins for a moment and returns true, or false when it is time to sleep for nap_length(). `moving_data`: a
-  // collective is running, whose end takes longer to come and is worth more spinning.
+  // Spins for a moment and returns true, or returns false when it is time to sleep for nap_length(). `moving_data`: a
+  // collective is running. That takes longer, so it spins longer.
   bool spin(bool moving_data);
-  // `longest`: how late the sleeper may see a change for which it is not woken.
+  // `longest`: how late the sleeper may notice a change that does not wake it.
   std::chrono::nanoseconds nap_length(std::chrono::nanoseconds longest = kLongestNap) const;
 
-  // Both: one look's worth of waiting, where nothing can ring.
+  // spin(), or else a nap: for callers that no other thread wakes.
   void pause(Doorbell& doorbell, bool moving_data);
 
  private:

@@ -13,7 +13,7 @@ ByteRing::ByteRing(std::byte* memory)
   static_assert(2 * sizeof(End) + kCapacity == kMemory);
 }
 
-// The bytes that are in the ring, as the other side has it: he may have overwritten his position by mistake.
+// The number of bytes in the ring. It follows from the other side's position, which that process may have damaged.
 std::size_t ByteRing::checked(std::uint64_t bytes) {
   if (bytes <= kCapacity) return static_cast<std::size_t>(bytes);
   throw Error(ErrorKind::kAborted, "a ring of " + std::to_string(kCapacity) + " bytes seems to hold " +

@@ -1,8 +1,8 @@
-// A stream of bytes from one rank to another through shared memory. One writer, one reader, each polled by its own
-// thread; neither waits here.
+// A stream of bytes from one rank to another through shared memory, with one writer and one reader. No call blocks;
+// each side calls again later.
 //
-// Why it is safe: each of the two positions only grows and has one writer, who stores it with release after he has
-// touched the bytes; the other loads it with acquire before he does.
+// Why it is safe: each of the two positions only grows, and only one side stores it: with release, after that side has
+// written or read the bytes. The other side loads the position with acquire before it uses those bytes.
 #pragma once
 
 #include <atomic>
@@ -15,20 +15,20 @@ namespace sirtaki {
 class ByteRing {
  public:
   static constexpr std::size_t kCapacity = std::size_t{16} << 10;
-  // Of the memory, which is zero at first and aligned to 128 bytes.
+  // Bytes of memory that a ring needs: zero at first, aligned to 128 bytes.
   static constexpr std::size_t kMemory = kCapacity + 2 * 128;
 
   explicit ByteRing(std::byte* memory);
 
-  // As many bytes as there is room for; how many that were.
+  // Writes as many bytes as there is room for, and returns their number.
   std::size_t push(std::span<const std::byte> bytes);
-  // As many bytes as have come; how many that were.
+  // Reads as many bytes as are there, at most bytes.size(), and returns their number.
   std::size_t pop(std::span<std::byte> bytes);
 
-  // The writer has more than there is room for. Said before its last push, so that either that push finds the room that
-  // the reader makes, or the reader sees that it must wake the writer.
+  // The writer has more bytes than the ring has room for. The writer calls this and then pushes once more. So either
+  // that push finds the room that the reader has made, or the reader sees that it must wake the writer.
   void set_blocked(bool blocked);
-  // The reader, after a pop.
+  // For the reader, after a pop.
   bool writer_blocked() const;
 
  private:

@@ -9,7 +9,7 @@ constexpr std::chrono::milliseconds kBetweenMoves{10};
 
 cpu_set_t allowed_cores() {
   cpu_set_t cores;
-  CPU_ZERO(&cores);  // nothing is known if the host has more cores than fit in
+  CPU_ZERO(&cores);  // stays empty if the host has more cores than a cpu_set_t can hold
   static_cast<void>(sched_getaffinity(0, sizeof(cores), &cores));
   return cores;
 }
@@ -52,7 +52,7 @@ bool CorePlacement::move_apart() {
   return sched_setaffinity(0, sizeof(before), &before) == 0;
 }
 
-// A number of the core, from 1 on.
+// Publishes this thread's core and returns its number, counted from 1.
 std::uint32_t CorePlacement::take() const {
   const auto seat = static_cast<std::uint32_t>(sched_getcpu() + 1);
   std::atomic<std::uint32_t>& own = bells_->of(rank_).seat;
@@ -64,7 +64,7 @@ bool CorePlacement::rank_is_at(int peer, std::uint32_t seat) const {
   return peer != rank_ && bells_->of(peer).seat.load(std::memory_order_relaxed) == seat;
 }
 
-// One at rest may be about to come from elsewhere: its program is busy with other things.
+// A rank that sleeps does not count: its program is busy elsewhere, and it may wake up on another core.
 bool CorePlacement::is_busy_here(int peer, std::uint32_t seat) const {
   const auto rest = static_cast<SleepState>(bells_->of(peer).state.load(std::memory_order_relaxed));
   return rest != SleepState::kAsleep && rank_is_at(peer, seat);

@@ -1,6 +1,6 @@
-// On which cores the ranks of a host work. A rank that spins on the core of the rank that it waits for keeps that rank
-// from running, for as long as a time slice. A kernel may leave both there although other cores are idle, where few
-// cores share a cache.
+// The cores on which the ranks of a host work. A rank that spins may be on the same core as the rank that it waits for.
+// Then the other rank cannot run for a whole time slice. Where few cores share a cache, a kernel may leave both ranks
+// there although other cores are idle.
 #pragma once
 
 #include <chrono>
@@ -13,22 +13,22 @@ namespace sirtaki {
 
 class CorePlacement {
  public:
-  // Of that rank of the job.
+  // `rank`: this rank in the job.
   CorePlacement(std::shared_ptr<const HostBells> bells, int rank) : bells_(std::move(bells)), rank_(rank) {}
 
-  // Publishes which cores this process may use; once.
+  // Publishes which cores this process may use. Called once.
   void publish();
-  // After all have: do the ranks have together so many cores for each of them?
+  // After all ranks have called publish(): do the ranks together have `each` cores for every rank?
   bool suffice(int each = 1) const;
 
-  // For the thread that does this rank's work and waits; it says on which core it is. Is `peer`, or any other rank, to
-  // work on the same core as far as it has said?
+  // For the thread that does this rank's work and waits. It publishes its core, and returns whether the core that
+  // `peer`, or any other rank, has published is the same.
   bool shared_with(int peer) const { return rank_is_at(peer, take()); }
   bool shared() const;
 
-  // If another rank is in the middle of something on this thread's core, goes to a core on which none is, if there is
-  // one that it may use. True if it went. Moving costs some tens of microseconds, so it is done now and then only;
-  // later wake-ups leave a thread where it was.
+  // Is another rank awake on this thread's core? Then moves this thread to an allowed core that no rank has published,
+  // if there is one. True if it moved. A move costs some tens of microseconds, so moves are rare. The thread usually
+  // stays on the new core after later wake-ups.
   bool move_apart();
 
  private:

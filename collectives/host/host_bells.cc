@@ -9,7 +9,7 @@ std::shared_ptr<HostBells> HostBells::make(Transport& transport, std::string& wh
   return segment == nullptr ? nullptr : std::make_shared<HostBells>(std::move(segment), transport.size());
 }
 
-// Fresh shared memory is zero, as a bell begins; constructing bells would race with faster ranks.
+// Fresh shared memory is zero, and so is a new bell. Constructing bells here would race with faster ranks.
 HostBells::HostBells(std::unique_ptr<ShmSegment> segment, int size)
     : segment_(std::move(segment)),
       bells_(std::launder(reinterpret_cast<Bell*>(segment_->bytes().data()))),

@@ -1,4 +1,4 @@
-// The bells of all ranks of a job that is on one host, in memory that they share.
+// The bells of all ranks of a job on one host, in shared memory.
 #pragma once
 
 #include <memory>
@@ -11,16 +11,16 @@ namespace sirtaki {
 
 class HostBells {
  public:
-  // Collective over the transport's ranks, which must all be on one host; blocks. Null on all ranks if one could not
-  // have the memory; `why` then says what failed.
+  // Collective over the transport's ranks, which must all be on one host; blocks. Null on all ranks if a rank cannot
+  // get the memory; `why` then says what failed.
   static std::shared_ptr<HostBells> make(Transport& transport, std::string& why);
 
   HostBells(std::unique_ptr<ShmSegment> segment, int size);
 
-  // Of that rank of the job.
+  // `rank`: in the job.
   Bell& of(int rank) const { return bells_[rank]; }
   int size() const { return size_; }
-  // The first rank whose process has died; -1 if all live or have left in order.
+  // The lowest rank whose process has died; -1 if every rank lives or has left normally.
   int find_dead() const;
 
  private:

@@ -1,4 +1,4 @@
-// What ranks tell each other while a plane is made, by way of rank 0. All calls block.
+// Exchanges of short texts and numbers while a plane is made, through rank 0. All calls block.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +8,15 @@
 
 namespace sirtaki {
 
-// Rank 0 tells all others; they hear it. Texts are cut at some hundred bytes.
+// Rank 0 sends to all others, and each of them receives. Texts are cut at some hundred bytes.
 void send_text_to_all(Transport& transport, const std::string& text);
 std::string receive_text(Transport& transport, int rank);
 
-// Collective: what failed on the lowest rank where something did (there `own` is not empty), the same on all ranks;
-// empty if nothing did.
+// Collective: the failure of the lowest rank that has one, the same text on all ranks; empty if no rank has failed.
+// `own`: this rank's failure; empty if it has none.
 std::string first_failure(Transport& transport, const std::string& own);
 
-// Collective: the least of what the ranks give.
+// Collective: the minimum over all ranks.
 std::size_t least_of_all(Transport& transport, std::size_t own);
 
 }  // namespace sirtaki

@@ -44,7 +44,7 @@ class File {
   int descriptor_;
 };
 
-// What a process has of the segment, or why it has nothing.
+// A process's mapping of the segment, or why it has none.
 struct Part {
   std::span<std::byte> bytes{};
   int descriptor = -1;
@@ -70,7 +70,7 @@ Part map(File file, std::size_t size, int rank) {
   return {.bytes = {static_cast<std::byte*>(address), size}, .descriptor = file.release()};
 }
 
-// The first of the sizes that leaves as much free for others, and what comes after it, down to the smallest.
+// The sizes from the first that fits in half of the free room on; at least the last size.
 std::span<const std::size_t> modest(const File& file, std::span<const std::size_t> sizes) {
   struct statvfs room{};
   if (fstatvfs(file.descriptor(), &room) != 0 || room.f_blocks == 0) return sizes;  // unlimited
@@ -83,8 +83,8 @@ File named_file(const std::string& name) {
   return File(shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
 }
 
-// A file without a name, so that nothing stays whenever this process ends; where there are none, one whose name goes at
-// once.
+// A file without a name, so that no file is left behind, whenever this process ends. If the system has no such files:
+// a file whose name is removed at once.
 File nameless_file() {
   File file(open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (file.descriptor() >= 0) return file;
@@ -94,11 +94,11 @@ File nameless_file() {
   return named;
 }
 
-// What the others need to open it: by whom it is held, as which descriptor, and which file it is, since a process
-// number may mean another process to them.
+// What other ranks need to open the file: process number, descriptor, and the file's device and inode. They check
+// device and inode, since in another container the process number may belong to another process.
 std::string place_of(int descriptor) {
   struct stat facts{};
-  static_cast<void>(fstat(descriptor, &facts));  // without it nobody finds the file by this
+  static_cast<void>(fstat(descriptor, &facts));  // if it fails, no rank accepts the file by this text
   std::string place;
   for (const std::uint64_t number : {static_cast<std::uint64_t>(getpid()), static_cast<std::uint64_t>(descriptor),
                                      std::uint64_t{facts.st_dev}, std::uint64_t{facts.st_ino}}) {
@@ -107,12 +107,12 @@ std::string place_of(int descriptor) {
   return place;
 }
 
-// Takes the room at once: without it a full /dev/shm would be found out by a SIGBUS in the middle of a step.
+// Allocates all memory now. Otherwise a full /dev/shm would show only later, as a SIGBUS in the middle of a step.
 Part reserve(File file, std::span<const std::size_t> sizes) {
   if (file.descriptor() < 0) return {.failure = system_error("creating a file in /dev/shm")};
   std::string failure;
   for (const std::size_t size : modest(file, sizes)) {
-    // What an attempt in vain has left would make the file longer than the next size: the others go by its length.
+    // A failed attempt may leave the file longer than the next size, and the other ranks map its whole length.
     if (ftruncate(file.descriptor(), 0) != 0) return {.failure = system_error("emptying a file in /dev/shm")};
     const int error = posix_fallocate(file.descriptor(), 0, static_cast<off_t>(size));
     if (error == 0) return map(std::move(file), size, 0);
@@ -159,12 +159,12 @@ std::unique_ptr<ShmSegment> ShmSegment::make(Transport& transport, std::span<con
                                              std::string& why) {
   bool made = false;
   auto segment = share(transport, sizes, false, made, why);
-  // Ranks whose processes do not see each other, as in containers, may have /dev/shm in common all the same.
+  // Processes in different containers may share /dev/shm although they do not see each other.
   if (made && !why.empty()) segment = share(transport, sizes, true, made, why);
   return segment;
 }
 
-// By a name for as long as it takes, or without one. `made`: rank 0 has it; the same on all ranks.
+// `by_name`: the file has a name until all ranks have opened it. `made`: rank 0 made the file; the same on all ranks.
 std::unique_ptr<ShmSegment> ShmSegment::share(Transport& transport, std::span<const std::size_t> sizes, bool by_name,
                                               bool& made, std::string& why) {
   Part part;

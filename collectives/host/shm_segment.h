@@ -1,4 +1,4 @@
-// Memory that the ranks of one host share, for as long as any of them lives.
+// Memory that the ranks of one host share. It exists as long as one of them uses it.
 #pragma once
 
 #include <cstddef>
@@ -12,17 +12,18 @@ namespace sirtaki {
 
 class ShmSegment {
  public:
-  // Collective over the transport's ranks, which must all be on one host; blocks. The file has no name, so that nothing
-  // is left behind however and whenever the job ends; ranks that do not see each other's processes use a random name
-  // until all have it. Only this user can open it. Null on all ranks if one of them could not have it; `why` then says
-  // what failed, on every rank.
+  // Collective over the transport's ranks, which must all be on one host; blocks. The file has no name, so no file is
+  // left behind, however the job ends. Ranks that do not see each other's processes use a random name until all have
+  // opened the file. Only this user can open it. Null on all ranks if one of them could not map it; `why` then says on
+  // every rank what failed.
   static std::unique_ptr<ShmSegment> make(Transport& transport, std::size_t size, std::string& why);
 
-  // The same, of the first of the sizes, in descending order, that can be had and leaves at least as much room again;
-  // else of the last.
+  // The same, for sizes in descending order. Takes the first size that can be allocated and that fills at most half of
+  // the free memory; otherwise the last size.
   static std::unique_ptr<ShmSegment> make(Transport& transport, std::span<const std::size_t> sizes, std::string& why);
 
-  // Memory of this process, zero at first, for ranks that are its threads: tools that look for races see through it.
+  // For ranks that are threads of this process: its own memory, zero at first. Race detectors can follow this memory,
+  // but not a mapping.
   static std::unique_ptr<ShmSegment> of_threads(std::shared_ptr<std::byte> memory, std::size_t size);
 
   ~ShmSegment();
@@ -31,8 +32,7 @@ class ShmSegment {
 
   std::span<std::byte> bytes() const { return bytes_; }
 
-  // Does no process hold the rank's part in this any longer: has it let go of it, or died? Not to be asked about ranks
-  // that are threads of this process.
+  // Has this rank's process released the segment, or died? Not for ranks that are threads of this process.
   bool is_let_go_by(int rank) const;
 
  private:
@@ -43,7 +43,7 @@ class ShmSegment {
 
   std::span<std::byte> bytes_;
   std::shared_ptr<std::byte> memory_;  // null if mapped
-  int descriptor_;  // carries this process's lock of byte `rank`, which the kernel lifts when the process ends
+  int descriptor_;  // holds this process's lock on byte `rank`; the kernel releases it when the process ends
 };
 
 }  // namespace sirtaki

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kLengthSize = sizeof(std::uint64_t);
 
-// Messages to one peer: each goes as its length and its bytes. What finds no room waits here.
+// Messages to one peer, each sent as its length and its bytes. Messages wait here until the ring has room.
 class Outbox {
  public:
   explicit Outbox(ByteRing ring) : ring_(ring) {}
@@ -29,7 +29,7 @@ class Outbox {
 
   bool empty() const { return waiting_.empty(); }
 
-  // True if something went out.
+  // True if any byte was sent.
   bool pump() {
     bool moved = push();
     if (waiting_.empty()) {
@@ -60,7 +60,7 @@ class Outbox {
 
   ByteRing ring_;
   std::deque<Bytes> waiting_;
-  std::size_t done_ = 0;  // bytes of the first that are out
+  std::size_t done_ = 0;  // bytes of the first message that were sent
   bool blocked_ = false;
 };
 
@@ -69,7 +69,7 @@ class Inbox {
  public:
   explicit Inbox(ByteRing ring) : ring_(ring) {}
 
-  // True with the next message once all of it is there. `made_room`: the peer may have to be woken.
+  // True, with the next message, once the whole message is there. `made_room`: the peer waits for room; wake it.
   bool take(Bytes& message, bool& made_room) {
     made_room = false;
     if (length_read_ < kLengthSize) {
@@ -194,8 +194,8 @@ class ShmTransport final : public Transport {
   std::shared_ptr<HostBells> bells_;
   std::vector<int> job_ranks_;
   CorePlacement seats_;
-  std::vector<Peer> peers_;  // those that this rank talks with
-  std::size_t next_ = 0;     // whose message is looked for first
+  std::vector<Peer> peers_;  // rank 0: all others; another rank: rank 0
+  std::size_t next_ = 0;     // the peer to check first
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
-// Control messages through shared memory, for ranks of one host: they wake the process that they are for, within
-// microseconds, and cost no system call while it is awake. Transfers of data and everything else go through another
-// transport; parts that are split off use that alone.
+// Control messages through shared memory, for ranks of one host. A message wakes its receiver within microseconds, and
+// costs no system call while the receiver is awake. Data transfers and everything else go through another transport.
+// Transports that are split off use only that one.
 #pragma once
 
 #include <memory>
@@ -12,8 +12,9 @@
 
 namespace sirtaki {
 
-// Collective over `inner`, whose ranks must all be on one host; blocks. `job_ranks`: of its ranks in the job, which
-// number the bells. Gives `inner` back, on all ranks, if one could not have the memory; `why` then says what failed.
+// Collective over `inner`, whose ranks must all be on one host; blocks. `job_ranks`: the rank in the job of each rank
+// of `inner`; it is the number of its bell. Returns `inner` itself, on all ranks, if a rank cannot get the memory;
+// `why` then says what failed.
 std::unique_ptr<Transport> make_shm_transport(std::unique_ptr<Transport> inner, std::shared_ptr<HostBells> bells,
                                               std::vector<int> job_ranks, std::string& why);
 

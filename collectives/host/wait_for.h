@@ -1,4 +1,4 @@
-// Waiting where nothing else is to be done: while a plane is made.
+// A blocking wait, for use while a plane is made and the engine has no other work.
 #pragma once
 
 #include <string>
@@ -11,7 +11,8 @@
 
 namespace sirtaki {
 
-// Throws Error(kAborted) when the transport's patience is over. `whom`: who is waited for, by his rank in the group.
+// Throws Error(kAborted) when the transport's patience is over. `whom`: names the awaited rank of the group, for
+// errors.
 inline void wait_for(const PendingPtr& pending, const Transport& transport, const std::string& whom) {
   Doorbell doorbell;
   Backoff backoff(false);

@@ -5,12 +5,12 @@
 namespace sirtaki {
 namespace {
 
-// Leaving a plan costs little and a wrong guess is mended by the next one, so patience only has to be longer than a
+// Leaving a plan costs little, and a new plan follows if that was not necessary. So this only has to be longer than a
 // rank's usual pause between two gradients.
 constexpr std::chrono::seconds kPatience{1};
 constexpr int kPatienceInSteps = 4;
 
-// Where in the program it was asked does not matter, and a plan has no nameless requests.
+// Ignores the call site, which does not matter, and numbers of unnamed requests, which no plan has.
 bool same(const Request& a, const Request& b) {
   return a.verb == b.verb && a.op == b.op && a.prescale == b.prescale && a.postscale == b.postscale &&
          a.root == b.root && a.tensors == b.tensors && a.splits == b.splits;

@@ -66,7 +66,7 @@ bool PlanFollower::follow(bool awaited) {
   return true;
 }
 
-// A barrier is over, and its batch unless that was called off.
+// A batch has finished, or was called off at its barrier.
 void PlanFollower::finish_barrier() {
   Batch called_off = executor_.take_called_off();
   if (!plan_) return;  // this rank departed at that barrier
@@ -77,8 +77,7 @@ void PlanFollower::finish_barrier() {
   if (std::exchange(departing_, false)) depart();
 }
 
-// The submissions that this rank holds are voted for at once. The other ranks vote for theirs when they reach the
-// barrier.
+// Votes at once for the submissions that this rank holds. The other ranks vote for theirs when they reach the barrier.
 void PlanFollower::depart() {
   if (!plan_) return;
   if (busy()) {

@@ -14,8 +14,8 @@
 
 namespace sirtaki {
 
-// On which planned batches run, since they keep no order with batches that are voted for. Without planes there are no
-// plans. The planes use the fabric, so they are destroyed first.
+// Planned batches have their own planes, since they have no fixed order relative to batches that were voted for.
+// Without planes there are no plans. The planes use the fabric, so they are destroyed first.
 struct PlanChannel {
   std::unique_ptr<Fabric> fabric;
   DataPlanes planes;
@@ -27,7 +27,7 @@ class PlanOwner {
   virtual void vote(Submission submission) = 0;
   virtual void deliver(Submission& submission, Result result, const Error* error) = 0;
   virtual void on_plan_batch_done() = 0;
-  // All ranks leave the plan; it has served for so many steps.
+  // All ranks leave the plan, after this number of steps.
   virtual void on_plan_ended(std::uint64_t steps) = 0;
 
  protected:
@@ -46,17 +46,17 @@ class PlanFollower {
   void on_agreed(const std::string& name);
   // Follows this plan from now on. Needs may_lock(), and no plan.
   void lock(const LockedPlan::Batches& batches);
-  // Leaves the plan at the next barrier that this rank has not entered. The other ranks learn of it there.
+  // Leaves the plan at the next barrier that this rank has not entered. That barrier informs the other ranks.
   void depart();
 
-  // Begins the next batch if this rank has all of its tensors, moves the running one, or leaves the plan if this rank
-  // cannot go on. `awaited`: a thread of this process waits, and has submitted all that it can before. True if anything
+  // Begins the next batch if this rank has all its tensors, moves the running one, or leaves the plan if this rank
+  // cannot continue. `awaited`: a thread of this process waits, so it submits nothing more for now. True if anything
   // moved.
   bool progress(bool awaited);
   void fail_all(const Error& error);
 
   bool follows() const { return plan_.has_value(); }
-  // No batch is between its barrier and its end, so a new plan can take the place of the one before.
+  // No batch is between its barrier and its end, so a new plan can replace the old one.
   bool may_lock() const { return has_planes_ && !busy(); }
   bool busy() const { return executor_.busy(); }
   bool moving_data() const { return busy() && !executor_.at_barrier(); }
@@ -64,7 +64,7 @@ class PlanFollower {
   bool wakes() const { return executor_.wakes(); }
   bool watching() const { return executor_.watching(); }
 
-  // Requests that this rank holds while no tensor of the plan has come for `patience`.
+  // The requests that this rank holds, if no tensor of the plan was submitted for `patience`.
   std::vector<StandingWait> list_held(Clock::time_point now, Clock::duration patience) const;
   // Requests of the running batch.
   std::vector<StandingWait> list_running() const { return executor_.running(); }
@@ -81,11 +81,11 @@ class PlanFollower {
   bool has_planes_;
   PlanOwner& owner_;
   const Observers& observers_;
-  Executor executor_;  // has one batch at most
+  Executor executor_;  // has at most one batch
   std::optional<LockedPlan> plan_;
   std::uint64_t batches_done_ = 0;      // of all plans
   bool departing_ = false;              // at the next barrier, since this rank has entered one already
-  std::vector<Submission> late_joins_;  // a vote for a join counts as a vote for everything, so it comes last
+  std::vector<Submission> late_joins_;  // voted for last, since a vote for a join counts as a vote for every request
 };
 
 }  // namespace sirtaki

@@ -36,7 +36,7 @@ Bounds bounds_of(DType dtype) {
 Int128 scaled(Int128 sum, const Reduction& reduction, Bounds bounds) {
   if (reduction.postscale == 1.0) {
     const auto small = static_cast<std::int64_t>(sum);
-    if (small == sum) return small / reduction.divisor;  // several times faster
+    if (small == sum) return small / reduction.divisor;  // 64-bit division is several times faster
     return sum / reduction.divisor;
   }
   const double value = static_cast<double>(sum) * reduction.postscale / static_cast<double>(reduction.divisor);
@@ -45,7 +45,7 @@ Int128 scaled(Int128 sum, const Reduction& reduction, Bounds bounds) {
   return static_cast<Int128>(value);
 }
 
-// W: the 64-bit integer that holds any element.
+// `W`: a 64-bit integer type that can hold any element.
 template <class W>
 void average_block(const Reduction& reduction, DType wire, std::span<const std::byte* const> in, std::size_t offset,
                    std::byte* out, std::int64_t count) {
@@ -63,7 +63,7 @@ void average_block(const Reduction& reduction, DType wire, std::span<const std::
   convert(reduction.dtype, out + offset, wire, wide.data(), count, 1.0);
 }
 
-// The element of each rank, as it is added up. False if one is not finite.
+// Collects one element of each rank, converted and prescaled as for the sum. False if one is not finite.
 template <class T>
 bool gather(const Reduction& reduction, DType wire, std::span<const std::byte* const> in, std::size_t offset,
             std::vector<T>& elements) {
@@ -75,8 +75,8 @@ bool gather(const Reduction& reduction, DType wire, std::span<const std::byte* c
   return finite;
 }
 
-// Halved until the sum fits. An average is no further from zero than the outermost element: rounding must not carry it
-// beyond.
+// Halves the elements until their sum cannot overflow. An average lies between the smallest and the largest element (or
+// zero), and rounding must not carry it beyond.
 template <class T>
 double careful_average(const std::vector<T>& elements, std::int64_t divisor) {
   const int halvings = std::bit_width(static_cast<std::uint64_t>(std::max(divisor, std::ssize(elements))));

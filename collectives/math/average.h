@@ -1,5 +1,5 @@
-// Averages for which adding up in the dtype of the elements is not enough. Inputs are those of reduce_inputs(): the
-// same elements of every rank, from a byte of each on.
+// Averages whose sum can overflow the dtype in which it is calculated. The inputs are those of reduce_inputs(): the
+// same elements of every rank.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@
 
 namespace sirtaki {
 
-// out[i] of integers, added up without overflow and truncated toward zero. `out` is where element i of the inputs is.
+// out[i] for integers: summed without overflow, the quotient truncated toward zero. `out` may be one of the inputs.
 void average_integers(const Reduction& reduction, std::span<const std::byte* const> in, std::byte* out,
                       std::int64_t count);
 
-// `results` are averages in `wire`, float32 or float64. Those that are not finite although all inputs are, since their
-// sum was out of range, are calculated anew.
+// `results` are averages in `wire`, float32 or float64, of the elements from byte `offset` of each input on.
+// Recalculates each result that is not finite although its inputs are, because their sum has overflowed.
 void average_again(const Reduction& reduction, DType wire, std::span<const std::byte* const> in, std::size_t offset,
                    std::byte* results, std::int64_t count);
 

@@ -1,5 +1,5 @@
-// float16 to and from float32 by the processor's own conversion (F16C), which rounds as half.h does and keeps the same
-// bits of NaNs.
+// Converts float16 to and from float32 by processor instructions (F16C). They give the same bits as half.h, also for
+// NaNs.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 
 namespace sirtaki {
 
-// Each converts the first count / 8 * 8 elements, multiplied by the factor unless that is 1, and returns how many.
-// None at a level without such instructions.
+// Each function converts the first count / 8 * 8 elements, times `factor`, and returns their number. It returns 0 on
+// processors without such instructions.
 #if defined(__x86_64__)
 
 [[gnu::target("avx2,f16c")]] inline std::int64_t widen_by_vectors(float* out, const Float16* in, std::int64_t count,

@@ -7,7 +7,7 @@
 
 namespace sirtaki {
 
-// condition ? yes : no by masks, where compilers would make a branch of it rather than calculate both.
+// condition ? yes : no, by masks. Compilers may make a branch of the operator.
 inline std::uint32_t pick(bool condition, std::uint32_t yes, std::uint32_t no) {
   const std::uint32_t mask = 0U - static_cast<std::uint32_t>(condition);
   return (yes & mask) | (no & ~mask);

@@ -28,7 +28,7 @@ auto widen(T value) {
   }
 }
 
-// An element depends on no other, wherever `out` lies: compilers need not look whether the arrays overlap.
+// Each element depends on no other, even if `out` is an input. So compilers need not check whether the arrays overlap.
 template <class T, class Op>
 struct ReduceLoop {
   T* out;
@@ -108,7 +108,7 @@ To truncate(double value) {
   return static_cast<To>(value);
 }
 
-// Values that lose nothing in float are scaled in float, which vectorizes twice as wide.
+// Values that float holds exactly are scaled in float: vectors then hold twice as many.
 template <class To, class From>
 inline constexpr bool kScaleInFloat =
     (kIsHalf<From> || std::is_same_v<From, float>) && (kIsHalf<To> || std::is_same_v<To, float>);
@@ -165,7 +165,7 @@ To scaled_integer(From value, Scale scale) {
   return clamped<To>(static_cast<Wide>(value) / static_cast<Wide>(scale.divisor));
 }
 
-// A finite number stays one.
+// The result of a finite number is finite.
 template <class T>
 struct BoundedScaleLoop {
   T* out;
@@ -184,7 +184,7 @@ struct BoundedScaleLoop {
   }
 };
 
-// The exponent of an infinity or a NaN has all bits set: adding its lowest one then reaches the sign.
+// An infinity or a NaN has all bits of the exponent set. Adding the exponent's lowest bit then carries into the sign.
 template <class T>
 struct AddAndScaleLoop {
   using Word = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
@@ -232,7 +232,7 @@ void run_often(VectorLevel level, const Loop& loop) {
   }
 }
 
-// Conversions that every step of training does are compiled for every level; the others are rare, and there are many.
+// Conversions of every training step are compiled for all vector levels. The many others are rare.
 template <class To, class From>
 void convert_typed(To* out, const From* in, std::int64_t count, Scale scale, VectorLevel level) {
   if constexpr (std::is_integral_v<To> && std::is_integral_v<From>) {
@@ -277,7 +277,7 @@ void reduce_to(DType dtype, ReduceOp op, void* out, const void* a, const void* b
 }
 
 void convert(DType to, void* out, DType from, const void* in, std::int64_t count, Scale scale, VectorLevel level) {
-  if (count == 0) return;  // there may be no memory then
+  if (count == 0) return;  // the addresses may be null
   if (to == from && scale.is_one()) {
     if (out != in) std::memmove(out, in, static_cast<std::size_t>(count) * size_of(to));
     return;
@@ -319,7 +319,7 @@ void fill_identity(DType dtype, ReduceOp op, void* out, std::int64_t count) {
   with_type(dtype, [&]<class T>(std::type_identity<T>) {
     using Wide = decltype(widen(T()));
     constexpr bool floating = std::is_floating_point_v<Wide>;
-    Wide value = static_cast<Wide>(-Wide{});  // since 0 + -0 is 0, and the other rank's -0 would be lost
+    Wide value = static_cast<Wide>(-Wide{});  // -0, since 0 + -0 is 0: another rank's -0 would be lost
     if (op == ReduceOp::kProduct) value = 1;
     if (op == ReduceOp::kMin)
       value = floating ? std::numeric_limits<Wide>::infinity() : std::numeric_limits<Wide>::max();

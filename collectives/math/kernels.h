@@ -19,8 +19,8 @@ void reduce(DType dtype, ReduceOp op, void* accumulator, const void* in, std::in
 void reduce_to(DType dtype, ReduceOp op, void* out, const void* a, const void* b, std::int64_t count,
                VectorLevel level = best_vector_level());
 
-// out[i] = to(from(in[i]) * scale), in one pass. out == in is allowed when the sizes are equal. A scale of 1 is a cast.
-// Scaled integers are truncated toward zero, and clamped to their range; only a factor makes them go through float64.
+// out[i] = to(from(in[i]) * scale), in one pass. out == in is allowed if both dtypes have the same size. A scale of 1
+// is a cast. Scaled integers are truncated toward zero, and clamped to their range. A factor is applied in float64.
 void convert(DType to, void* out, DType from, const void* in, std::int64_t count, Scale scale,
              VectorLevel level = best_vector_level());
 
@@ -28,12 +28,12 @@ void convert(DType to, void* out, DType from, const void* in, std::int64_t count
 bool add_and_scale(DType dtype, void* out, const void* a, const void* b, std::int64_t count, double factor,
                    VectorLevel level = best_vector_level());
 
-// The dtype in which values travel and accumulate: float32 for 16-bit floats, 64-bit integers when integers are scaled
+// The dtype in which elements are sent and summed: float32 for 16-bit floats, 64-bit integers when integers are scaled
 // afterwards (so that an average of int8 cannot overflow), otherwise the dtype itself.
 DType wire_dtype(const Reduction& reduction);
 
-// Fills with what changes nothing when reduced with op: 0 for sums (-0 of floats), 1 for products, the extremes for min
-// and max.
+// Fills `out` with the neutral element of `op`: 0 for sums (-0 for floats), 1 for products, the dtype's largest value
+// for min and its smallest for max.
 void fill_identity(DType dtype, ReduceOp op, void* out, std::int64_t count);
 
 // Dot products for Adasum, in float64: {a.a, a.b, b.b}.

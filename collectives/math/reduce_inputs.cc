@@ -9,7 +9,7 @@
 namespace sirtaki {
 namespace {
 
-constexpr std::int64_t kRoomBytes = 4096;  // two of them fit into the first cache beside what is read
+constexpr std::int64_t kRoomBytes = 4096;  // two of them fit into the L1 cache together with the inputs
 
 struct alignas(64) Room {
   std::byte bytes[kRoomBytes];
@@ -17,9 +17,9 @@ struct alignas(64) Room {
 
 bool is_plain(const Reduction& reduction, DType wire) { return wire == reduction.dtype && reduction.prescale == 1.0; }
 
-// Of all ranks, `count` elements from byte `offset` on, into `result`, which is none of the inputs and in the dtype
-// `wire`. Returns the scale that is still to be applied. Floats are scaled while the last rank's are added, so that
-// a sum out of range is noticed before `out` of reduce_inputs(), which may be an input, is written.
+// Reduces `count` elements of all ranks, from byte `offset` on, into `result` in the dtype `wire`. `result` is not an
+// input. Returns the scale that the caller must still apply. Floats are scaled while the last rank's are added. So an
+// overflow is noticed before `out` of reduce_inputs(), which may be an input, is written.
 Scale fold_block(const Reduction& reduction, DType wire, std::span<const std::byte* const> in, std::size_t offset,
                  std::byte* result, std::int64_t count) {
   Room wide;
@@ -44,7 +44,7 @@ Scale fold_block(const Reduction& reduction, DType wire, std::span<const std::by
   return scale;
 }
 
-// visit(byte of the inputs, first element, count) for one block after the other.
+// Calls visit(byte of the inputs, first element, count) for each block.
 template <typename Visit>
 void for_each_block(const Reduction& reduction, DType wire, std::int64_t count, Visit visit) {
   const std::int64_t block = kRoomBytes / static_cast<std::int64_t>(size_of(wire));

@@ -1,4 +1,4 @@
-// What a reduction does with the same elements of every rank, in one go.
+// Reduces the same elements of all ranks, with scaling and rounding, in one call.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace sirtaki {
 void reduce_inputs(const Reduction& reduction, std::span<const std::byte* const> in, std::byte* out,
                    std::int64_t count);
 
-// The same, but for averages of integers; out is in the dtype `wire`, and none of the inputs.
+// The same, except that averages of integers are not supported. `out` is in the dtype `wire`, and is not an input.
 void reduce_inputs_to_wire(const Reduction& reduction, DType wire, std::span<const std::byte* const> in, std::byte* out,
                            std::int64_t count);
 

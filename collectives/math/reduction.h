@@ -7,8 +7,8 @@
 
 namespace sirtaki {
 
-// How elements are combined: out = postscale * op(prescale * in of every rank) / divisor. op is never kAverage: that is
-// a kSum with the number of ranks that contribute as divisor. docs/arithmetic.md has the rule for all planes.
+// out = postscale * op(prescale * in of every rank) / divisor. op is never kAverage: an average is a kSum whose divisor
+// is the number of contributing ranks. docs/arithmetic.md has the rule for all planes.
 struct Reduction {
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
@@ -17,7 +17,7 @@ struct Reduction {
   std::int64_t divisor = 1;
 
   bool averages() const { return op == ReduceOp::kSum && divisor != 1; }
-  ReduceOp asked() const { return averages() ? ReduceOp::kAverage : op; }  // as in a PlaneQuery
+  ReduceOp asked() const { return averages() ? ReduceOp::kAverage : op; }  // the op for a PlaneQuery
 };
 
 }  // namespace sirtaki

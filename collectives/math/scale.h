@@ -1,4 +1,4 @@
-// What a number is multiplied and divided by: a factor of the user's, and the count of an average.
+// The factor by which the user scales a result, and the divisor of an average.
 #pragma once
 
 #include <bit>
@@ -14,8 +14,8 @@ struct Scale {
   bool is_one() const { return factor == 1.0 && divisor == 1; }
   // For floating point.
   double quotient() const { return factor / static_cast<double>(divisor); }
-  // A sum that was halved until it fits is at most `divisor / bit_ceil(divisor)` of the largest number, so that the
-  // scaled sum is a finite number too. Rounding must not make it infinite.
+  // Is the scaled sum of finite numbers finite? If elements were halved until the sum cannot overflow, the sum is at
+  // most `divisor / bit_ceil(divisor)` of the largest finite number. Rounding must not make the scaled sum infinite.
   bool keeps_finite() const {
     return divisor > 1 && std::abs(factor) <= static_cast<double>(std::bit_ceil(static_cast<std::uint64_t>(divisor)));
   }

@@ -1,5 +1,5 @@
-// Which vector instructions the kernels use. Chosen at run time, by functions that are compiled for each; the results
-// have the same bits at every level.
+// The vector instructions that the kernels use. Kernels are compiled for each level, and the level is chosen at run
+// time. Results have the same bits at every level.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@ namespace sirtaki {
 
 enum class VectorLevel : std::uint8_t { kPortable, kAvx2, kAvx512 };
 
-// Those that this machine has, from kPortable upwards.
+// The levels that this machine supports, from kPortable upwards.
 std::vector<VectorLevel> vector_levels();
 
-// The last of them.
+// The last of vector_levels().
 VectorLevel best_vector_level();
 
 #if defined(__x86_64__)
@@ -29,8 +29,8 @@ template <class Loop>
 
 #endif
 
-// Runs a loop, an object whose operator() is always inlined, compiled for that level. By value: what the loop stores
-// cannot change its own members then, as compilers would have to assume of bytes.
+// Runs a loop, compiled for that level. A loop is an object whose operator() is always inlined. It is passed by value,
+// so that compilers need not assume that the bytes it stores change its own members.
 template <class Loop>
 void run_at(VectorLevel level, Loop loop) {
 #if defined(__x86_64__)

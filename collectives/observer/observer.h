@@ -2,14 +2,14 @@
 // recorder, a timeline or a tuner are observers: nothing else in the core counts or times.
 //
 // Rules for an observer:
-// - It only looks. No decision of the engine may depend on an observer: ranks may observe different things.
+// - It only observes. No decision of the engine may depend on an observer, since ranks may observe different things.
 // - It must not throw, block, wait for a work, or call the engine. A call runs on the path of a gradient.
-// - It takes the time itself, if it needs the time. The arguments are valid during the call only.
-// - Once added it stays until the engine has ended. To switch it off, let it return at once.
+// - It reads the clock itself, if it needs the time. Arguments are valid only during the call.
+// - It cannot be removed before the engine has ended. To switch it off, let it return at once.
 // - Each function says which thread calls it:
 //   "program": any thread of the program, several at once.
-//   "engine": the thread that does the engine's work. That may be a thread of the program that waits, but it is one
-//   thread at a time, and what one call has written the next call can read.
+//   "engine": the thread that does the engine's work. That may be a waiting thread of the program. It is one thread at
+//   a time, and each call sees the writes of the call before.
 #pragma once
 
 #include <array>
@@ -54,9 +54,9 @@ class Observer {
  public:
   virtual ~Observer() = default;
 
-  // Program: a request was accepted. (A rank that is alone copies on the spot, which is not announced.)
+  // Program: a request was accepted. (A group of one rank may copy at once, which is not announced.)
   virtual void on_submitted(int /*group*/, const Request& /*request*/) {}
-  // Program: the calling thread waits for a work that is not done yet, and then no longer does.
+  // Program: the calling thread begins to wait for a work that is not done yet, and ends that wait.
   virtual void on_wait_begun() {}
   virtual void on_wait_ended() {}
   // Program: the adapter has waited for all gradients of a training step.

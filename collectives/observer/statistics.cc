@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::uint64_t kNotTimed = ~std::uint64_t{0};
 
-// When the wait of this thread began, in the thread's processor time.
+// The thread's processor time when its wait began.
 thread_local std::uint64_t wait_start = kNotTimed;
 
 std::uint64_t processor_time() {

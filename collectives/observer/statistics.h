@@ -1,4 +1,4 @@
-// Counts what the stations announce. Any thread may read.
+// Counts the announcements of an engine. Any thread may read.
 #pragma once
 
 #include <array>
@@ -22,12 +22,12 @@ class Statistics final : public Observer {
   Counter cache_hits{0};
   Counter cache_misses{0};
   Counter idle_wakeups{0};
-  Counter planned_batches{0};  // of `batches`, those that no vote preceded
-  Counter plans{0};            // locked
+  Counter planned_batches{0};  // those of `batches` that ran without votes
+  Counter plans{0};            // locked plans
   Counter departures{0};       // plans that ended because this rank or another departed
-  Counter wait_cpu_ns{0};      // processor time of the program's threads in waits, helping included; see time_waits()
+  Counter wait_cpu_ns{0};      // processor time of the program's threads in waits, with helping; see time_waits()
 
-  // From now on wait_cpu_ns is counted. Costs two system calls for each wait.
+  // Counts wait_cpu_ns from now on. That costs two system calls for each wait.
   void time_waits() { times_waits_.store(true, std::memory_order_relaxed); }
   // How often each data plane carried a batch, by its name.
   std::map<std::string, std::uint64_t> plane_uses() const;
@@ -47,8 +47,8 @@ class Statistics final : public Observer {
     std::string name;
     Counter count{0};
   };
-  // More than there are names of planes. The engine appends an entry and then raises the number of entries, so that
-  // readers need no lock.
+  // More entries than there are names of planes. The engine appends an entry, then raises plane_count_, so that readers
+  // need no lock.
   std::array<PlaneUse, 16> planes_;
   std::atomic<std::size_t> plane_count_{0};
   std::atomic<bool> times_waits_{false};

@@ -54,7 +54,7 @@ Task adasum(Transport& transport, int tag, DType dtype, std::span<std::byte> buf
             std::span<const std::int64_t> ends) {
   Range mine{0, ends.empty() ? 0 : ends.back()};
   std::vector<std::byte> received(static_cast<std::size_t>((mine.size() + 1) / 2) * size_of(dtype));
-  std::vector<Range> whole;  // what was split at each distance
+  std::vector<Range> whole;  // the range that was split at each distance
   for (int distance = 1; distance < transport.size(); distance *= 2) {
     const bool lower = (transport.rank() & distance) == 0;
     const std::int64_t middle = mine.begin + mine.size() / 2;

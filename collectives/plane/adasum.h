@@ -11,8 +11,8 @@
 
 namespace sirtaki {
 
-// `buffer` holds the segments one after the other, `ends` where each ends, in elements. The number of ranks must be a
-// power of two. float32 and float64 only. Takes tags from `tag` on, three for each doubling.
+// `buffer` holds the segments one after the other; `ends` is the end of each segment, in elements. The number of ranks
+// must be a power of two. float32 and float64 only. Uses three tags for each doubling, from `tag` on.
 Task adasum(Transport& transport, int tag, DType dtype, std::span<std::byte> buffer,
             std::span<const std::int64_t> ends);
 

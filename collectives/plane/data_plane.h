@@ -1,5 +1,5 @@
-// Collectives on buffers, for the ranks of one group. A plane neither negotiates, times nor logs; what it is given is
-// the same on every rank, apart from addresses. Arguments live until the task has finished.
+// Collectives on buffers, for the ranks of one group. A plane does not negotiate, time or log anything. All ranks call
+// it with the same arguments, except for addresses. The arguments live until the task has finished.
 #pragma once
 
 #include <cstdint>
@@ -15,23 +15,24 @@
 
 namespace sirtaki {
 
-// One tensor of a batch; in == out is allowed, any other overlap is not. Counts are elements. On a GPU, a rank that has
-// joined has no memory for it: both addresses are null, and the plane contributes what changes nothing.
+// One tensor of a batch; in == out is allowed, any other overlap is not. `count` is in elements. On a GPU, a rank that
+// has joined has no memory for the tensor: both addresses are null, and the plane contributes neutral elements.
 struct Segment {
   const void* in = nullptr;
   void* out = nullptr;
   std::int64_t count = 0;
 };
 
-// A tensor that is spread over the ranks: allgather puts counts[r] elements of rank r one after the other into out;
-// reducescatter reduces in, where the counts[r] elements for each r follow one another, and gives rank r its part.
+// A tensor in parts, counts[r] elements for rank r, in the order of the ranks. allgather: `in` is this rank's part, and
+// `out` gets the parts of all. reducescatter: `in` has all parts, and `out` gets this rank's part, reduced.
 struct Spread {
   const void* in = nullptr;
   void* out = nullptr;
   std::vector<std::int64_t> counts;
 };
 
-// A tensor that is exchanged: rank r gets the send_counts[r] elements that follow those for r - 1.
+// The arguments of alltoall. `in` has send_counts[r] elements for rank r, in the order of the ranks. `out` gets
+// receive_counts[r] elements from rank r, in the same order.
 struct Exchange {
   const void* in = nullptr;
   void* out = nullptr;
@@ -39,52 +40,52 @@ struct Exchange {
   std::vector<std::int64_t> receive_counts;
 };
 
-// What a plane is asked whether it can do; the same on every rank.
+// Describes a collective, to ask a plane whether it supports it. The same on every rank.
 struct PlaneQuery {
   Verb verb = Verb::kAllreduce;
   DType dtype = DType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   int device = kHostDevice;
-  std::int64_t bytes = 0;  // the largest amount that any one rank holds of one tensor
+  std::int64_t bytes = 0;  // of the largest part of a tensor that any rank holds
 };
 
-// Where a batch of GPU tensors stands in the order of the GPU's streams.
+// The GPU of a batch, and the events on its streams that must come first.
 struct StreamPosition {
   int device = kHostDevice;     // this rank's GPU; kHostDevice if this rank has none in the batch
-  std::vector<EventPtr> after;  // what has to come first
-  std::int64_t bytes = 0;       // as in the query
+  std::vector<EventPtr> after;  // the batch runs after these events
+  std::int64_t bytes = 0;       // as in PlaneQuery
 };
 
-// Is this one of the verbs below?
+// Do data planes run this verb?
 inline bool moves_data(Verb verb) { return verb <= Verb::kReducescatter; }
 
 class DataPlane {
  public:
   virtual ~DataPlane() = default;
   virtual std::string_view name() const = 0;
-  // The name, for statistics, of what carried the last batch: of a part, if the plane leaves batches to its parts.
+  // For statistics: the name of the plane that carried the last batch. A plane made of other planes names one of them.
   virtual std::string_view carrier() const { return name(); }
   virtual bool supports(const PlaneQuery& query) const = 0;
-  // Does a rank wake the others (Transport::wake) whenever one of them could go on? Otherwise they have to look.
+  // Does a rank wake the others (Transport::wake) whenever they can continue? If not, they must poll.
   virtual bool wakes() const { return false; }
 
-  // Planes for GPUs: begin() comes before the verbs of a batch. A verb ends when all is queued; end() is the point at
-  // which the results are there. Between the two, stream() is where the results are written.
+  // For GPU planes. begin() is called before the verbs of a batch. A verb's task ends when all work is queued. end()
+  // gives the event after which the results are there. Between begin() and end(), results are written on stream().
   virtual void begin(const StreamPosition& position) { static_cast<void>(position); }
   virtual EventPtr end() { return nullptr; }
   virtual Stream stream() const { return nullptr; }
-  // Throws what has gone wrong with work that was queued. True while some of it is unfinished: to be asked again.
+  // Throws if queued work has failed. True while some queued work is unfinished: call again later.
   virtual bool watch() { return false; }
-  // The job has failed: nothing that was queued may wait for other ranks any longer.
+  // The job has failed: stops queued work that waits for other ranks.
   virtual void abort() {}
 
-  // The segments are one batch: small ones share messages.
+  // The segments are one batch. Small segments share messages.
   virtual Task allreduce(Reduction reduction, std::span<const Segment> segments) = 0;
-  // A plan barrier and then, unless a rank departs from the plan, an allreduce. A rank that departs gives no segments.
-  // Host only.
+  // A plan barrier, then an allreduce unless a rank departs from the plan. A rank that departs gives no segments. Host
+  // memory only.
   virtual Task allreduce_behind_barrier(PlanBarrier& barrier, Reduction reduction, std::span<const Segment> segments);
-  // Segments of `element_size` bytes an element; in is read on the root, out written everywhere else; on GPUs on the
-  // root as well.
+  // `element_size`: bytes of an element. The root's `in` is read. `out` is written on all other ranks; on GPUs on the
+  // root, too.
   virtual Task broadcast(int root, std::size_t element_size, std::span<const Segment> segments) = 0;
   virtual Task allgather(std::size_t element_size, const Spread& spread) = 0;
   virtual Task reducescatter(Reduction reduction, const Spread& spread) = 0;

@@ -1,4 +1,4 @@
-// The ranks of a group by host: who shares this rank's host, and who has the same place on the others.
+// The ranks of a group by host, for collectives in two levels: within each host, and between hosts.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,8 @@ namespace sirtaki {
 
 struct HostLayout {
   std::vector<int> host;  // the ranks of this host
-  int leaders = 0;        // on each host: as many as the smallest has
-  std::vector<int> rail;  // the ranks of this one's place, by host; empty if it is none of the leaders
+  int leaders = 0;        // number of leaders on each host: ranks of the smallest host
+  std::vector<int> rail;  // one rank of each host, with this rank's local rank; empty if this is no leader
   bool equal = true;      // all hosts have the same number of ranks
   int host_count = 0;
 };

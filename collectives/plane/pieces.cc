@@ -5,7 +5,7 @@ namespace {
 
 constexpr std::int64_t kGrain = 64;  // elements; keeps pieces of one segment aligned to each other
 
-// Equal pieces rather than full ones and a small rest.
+// Makes pieces of equal size, instead of full pieces and a small last one.
 std::int64_t even_piece(std::int64_t count, std::int64_t limit) {
   const std::int64_t pieces = (count + limit - 1) / limit;
   const std::int64_t even = (count + pieces - 1) / pieces;

@@ -1,4 +1,4 @@
-// Cuts a batch into the pieces that travel: large segments where they lie, small ones packed together.
+// Cuts a batch into the pieces that are sent. Large segments are sent without copying, small ones are packed together.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace sirtaki {
 
-// `count` elements from element `offset` of a segment on. A packed piece goes on through the packed segments that
+// `count` elements, from element `offset` of a segment on. A packed piece may continue in the packed segments that
 // follow.
 struct Piece {
   bool packed = false;
@@ -24,12 +24,13 @@ struct Piece {
 inline constexpr std::int64_t kPackAll = std::numeric_limits<std::int64_t>::max();
 
 struct PieceLimits {
-  std::int64_t piece = 0;   // elements that one piece may have
-  std::int64_t direct = 0;  // elements from which a segment is not packed; one that is alone never is, unless kPackAll
+  std::int64_t piece = 0;  // most elements of one piece
+  // Segments with at least so many elements are not packed. Nor is a single segment, unless this is kPackAll.
+  std::int64_t direct = 0;
 };
 
-// Goes through a batch once, first through what is packed. The pieces depend on counts and limits alone, so that all
-// ranks get the same ones.
+// Goes through a batch once; packed pieces come first. The pieces depend only on counts and limits, so all ranks get
+// the same pieces.
 class PieceWalk {
  public:
   PieceWalk(std::span<const Segment> segments, PieceLimits limits);
@@ -37,7 +38,8 @@ class PieceWalk {
   // False at the end.
   bool next(Piece& piece);
 
-  // visit(segment, offset, count, position) for each part of a packed piece; position counts elements into the piece.
+  // Calls visit(segment, offset, count, position) for each part of a packed piece. `position`: the part's first element
+  // in the piece.
   template <typename Visit>
   void for_each_part(const Piece& piece, Visit visit) const {
     std::size_t index = piece.segment;
@@ -64,7 +66,7 @@ class PieceWalk {
 
 std::size_t total_bytes(std::span<const Segment> segments, std::size_t element_size);
 
-// All of a walk's pieces.
+// All pieces of a walk.
 std::vector<Piece> cut(PieceWalk walk);
 
 }  // namespace sirtaki

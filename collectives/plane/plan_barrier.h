@@ -1,4 +1,4 @@
-// The barrier before each batch of a locked plan, by which a rank can leave the plan (docs/locked_plan.md).
+// The barrier before each batch of a locked plan. At this barrier a rank can leave the plan (docs/locked_plan.md).
 #pragma once
 
 #include <array>
@@ -17,16 +17,16 @@ struct PlanBarrier {
   // `departs`: this rank leaves the plan. `position`: batches of the plan that this rank has begun.
   PlanBarrier(bool departs, std::uint64_t position) : words{departs ? std::uint64_t{1} : 0, position, ~position} {}
 
-  // Takes in the words of another rank.
+  // Combines the words with those of another rank.
   void merge(const Words& theirs);
-  // `words` are now the maximum over all ranks. Throws Error(kAborted) if the ranks are at different batches.
+  // Call it when `words` are the maximum over all ranks. Throws Error(kAborted) if the ranks are at different batches.
   void conclude();
   // Some rank departs, so no rank runs the batch. Known to all ranks once the barrier is over.
   bool called_off() const { return words[kDeparts] != 0; }
 
   Words words;
   bool over = false;
-  // What to announce when all ranks have arrived; optional.
+  // To announce that all ranks have arrived; optional.
   const Observers* observers = nullptr;
   const BatchEvent* batch = nullptr;
 };

@@ -1,5 +1,5 @@
-// Which plane serves a batch: the first in the list that can. The list's order is the preference; it is the same on all
-// ranks, and so is the answer.
+// Chooses the plane for a batch: the first plane in the list that supports it. The list is in order of preference. It
+// is the same on all ranks, so all ranks choose the same plane.
 #pragma once
 
 #include <memory>

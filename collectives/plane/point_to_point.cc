@@ -18,8 +18,8 @@ namespace {
 constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
 constexpr std::int64_t kOneShotBytes = std::int64_t{16} << 10;
 constexpr int kTags = 32768;
-// Of one collective. Transfers that follow each other between two ranks have different ones, so that what a network
-// delivers in another order is still put where it belongs.
+// Tags of one collective. Successive transfers between two ranks have different tags. So a transfer goes into the right
+// buffer even if the network delivers in another order.
 constexpr int kTagsOfOne = 128;
 
 std::byte* offset(void* base, std::int64_t bytes) { return static_cast<std::byte*>(base) + bytes; }
@@ -32,7 +32,7 @@ std::span<const std::byte> readable(const void* base, std::int64_t bytes) {
   return {static_cast<const std::byte*>(base), static_cast<std::size_t>(bytes)};
 }
 
-// Where each rank's part begins, and the total at the end.
+// The beginning of each rank's part; the last entry is the total.
 std::vector<std::int64_t> starts_of(std::span<const std::int64_t> counts) {
   std::vector<std::int64_t> starts(counts.size() + 1);
   std::partial_sum(counts.begin(), counts.end(), starts.begin() + 1);
@@ -114,8 +114,8 @@ class PointToPoint final : public DataPlane {
     co_await spread_blocks(item_size, buffer + starts[mine] * item_size, buffer, starts, tag + 1);
   }
 
-  // Every rank sends each other rank r what begins at starts[r] (all of it where all starts are equal: then everybody
-  // gets everything), and reduces what it gets in the order of the ranks, into its own block.
+  // Every rank sends to each other rank r the block that begins at starts[r]. Then it reduces its own block and the
+  // received ones, in the order of the ranks. If all starts are zero, every block is the whole buffer.
   Task reduce_blocks(Reduction reduction, std::byte* buffer, std::vector<std::int64_t> starts, std::int64_t count,
                      int tag) {
     const auto item_size = static_cast<std::int64_t>(size_of(reduction.dtype));
@@ -171,7 +171,7 @@ class PointToPoint final : public DataPlane {
     const std::vector<std::int64_t> starts = starts_of(spread.counts);
     const std::int64_t longest = *std::max_element(spread.counts.begin(), spread.counts.end());
     const std::int64_t step = kPieceBytes / wire_size;
-    // Round by round, the next `step` elements of every rank's block, so that little memory serves any size.
+    // Each round takes the next `step` elements of every rank's block, so that any size needs little memory.
     int round = 0;
     for (std::int64_t done = 0; done < longest; done += step, ++round) {
       std::vector<std::int64_t> counts;
@@ -210,7 +210,7 @@ class PointToPoint final : public DataPlane {
     for (PendingPtr& transfer : pending) co_await std::move(transfer);
   }
 
-  // A binomial tree: who has the data sends it to the rank that is half the remaining distance away.
+  // A binomial tree: a rank that has the data sends it to the rank at half the remaining distance.
   Task broadcast_segments(int root, std::int64_t element_size, std::span<const Segment> segments, int tag) {
     const int place = (rank_ + size_ - root) % size_;
     for (std::size_t i = 0; i < segments.size(); ++i) {

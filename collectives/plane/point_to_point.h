@@ -1,6 +1,6 @@
-// Collectives made of transfers between pairs of ranks, over any transport. It does everything: all dtypes, all ops,
-// Adasum, and any amount of data, so it is the last in the list of planes. Sums are taken in the order of the ranks,
-// by one rank for each element, so all ranks get the same bits.
+// Collectives made of transfers between pairs of ranks, over any transport. This plane supports all dtypes, all ops,
+// Adasum, and any amount of data, so it is the last in the list of host planes. Each element is summed in the order of
+// the ranks, so all ranks get the same bits.
 #pragma once
 
 #include <memory>

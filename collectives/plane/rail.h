@@ -1,4 +1,4 @@
-// The way between hosts of a collective in two levels: one rank of each host, a transport and a plane among them.
+// The part of a two-level collective between hosts: a transport and a plane for one rank of each host.
 #pragma once
 
 #include <functional>
@@ -13,7 +13,7 @@ namespace sirtaki {
 class MpiCommunicator;
 
 struct Rail {
-  std::unique_ptr<Transport> transport;         // null on a rank that is not in the rail
+  std::unique_ptr<Transport> transport;         // null on a rank that does not belong to the rail
   std::unique_ptr<DataPlane> plane;             // can allreduce host memory
   const MpiCommunicator* gpu_memory = nullptr;  // if the MPI of this rank accepts GPU memory; lives with the transport
 };

@@ -1,4 +1,4 @@
-// What a plane does with elements before they travel, where they are added up, and after they have travelled.
+// How a plane treats elements before it sends them, when it combines them, and after it has received them.
 #pragma once
 
 #include "math/scale.h"
@@ -6,31 +6,31 @@
 
 namespace sirtaki {
 
-// Elements become `wire` times `before`, are combined by `combine`, and become the reduction's dtype again, scaled by
-// `after`.
+// Before: convert elements to the wire dtype and multiply by `before`. Then reduce them by `combine`. After: multiply
+// by `after` and convert back to the reduction's dtype.
 struct ReductionSteps {
   DType wire = DType::kFloat32;
   double before = 1.0;
-  Reduction combine = {};  // of `wire`
+  Reduction combine = {};  // in the wire dtype
   Scale after = {};
 };
 
-// For a plane in which the rank that combines elements has those of all ranks: it calls reduce_inputs().
+// For a plane in which one rank gets an element of all ranks and combines them by reduce_inputs().
 ReductionSteps steps_of_fold(const Reduction& reduction);
 
-// For a plane in which a library combines elements, or one host after the other: `combine` is the bare operation. An
-// average of floats is of numbers that were halved until no sum of theirs can leave the range. That is exact, but for
-// numbers so small that it makes them denormal.
+// For a plane in which a library combines elements, or first each host and then the hosts. `combine` is only the
+// operation, without factors. For an average of floats, `before` halves the elements until no sum can overflow. Halving
+// is exact, except for numbers so small that they become denormal.
 ReductionSteps steps_of_library(const Reduction& reduction);
 
-// The halvings of steps_of_library(), as the power of two that `before` divides by.
+// The power of two by which steps_of_library() divides elements before they are summed; 1 unless floats are averaged.
 std::int64_t halving(const Reduction& reduction);
 
-// Can only reduce_inputs() do it? Averages of 64-bit integers, whose sum may need more bits than any library adds up.
+// Can only reduce_inputs() compute this? True for averages of 64-bit integers: their sum may need more than 64 bits.
 bool needs_fold(const Reduction& reduction);
 
-// Does a library for the host do it by docs/arithmetic.md? Not what needs reduce_inputs(), nor the extremes of floats,
-// among which MPI may lose a NaN, nor Adasum.
+// Does a library for host memory give the results that docs/arithmetic.md requires? False for reductions that need
+// reduce_inputs(), for min and max of floats, where MPI may lose a NaN, and for Adasum.
 bool library_has(ReduceOp op, DType dtype);
 
 }  // namespace sirtaki

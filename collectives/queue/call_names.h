@@ -1,5 +1,5 @@
-// The names of this rank's calls in one process set. A name is taken until the program has learned of the call's
-// result, or has dropped the call. Both follow from the program alone, so that all ranks refuse the same call.
+// The names of this rank's calls in one process set. A name is taken until the program has read the call's result, or
+// has dropped the call. Both depend only on the program, so all ranks refuse the same call.
 #pragma once
 
 #include <array>

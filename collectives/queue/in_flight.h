@@ -21,7 +21,7 @@ class InFlight {
     Key key{submission.request.name, submission.request.sequence};
     calls_.emplace(std::move(key), std::move(submission));
   }
-  // None if this rank has not voted for that.
+  // Empty if this rank has not voted for such a request.
   std::optional<Submission> take(const std::string& name, std::uint64_t sequence) {
     auto node = calls_.extract(Key{name, sequence});
     if (node.empty()) return std::nullopt;

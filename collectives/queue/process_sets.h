@@ -1,5 +1,5 @@
-// The process sets of a job: the global ranks of each, and this rank's calls there. Every rank has the same table of
-// ids and ranks. Not locked: its owner does that.
+// The process sets of a job: the global ranks of each set, and the names of this rank's calls there. Every rank has the
+// same table of ids and ranks. Has no lock: its owner locks it.
 #pragma once
 
 #include <map>
@@ -22,7 +22,7 @@ class ProcessSets {
 
   void add(int id, std::vector<int> ranks);
   void remove(int id) { sets_.erase(id); }
-  // Null if there is none.
+  // Null if there is no such set.
   ProcessSet* find(int id);
   // The id of the set with these ranks.
   std::optional<int> id_of(const std::vector<int>& ranks) const;
@@ -30,10 +30,11 @@ class ProcessSets {
   int unused_id() const;
   std::map<int, std::vector<int>> ranks() const;
 
-  // Of a request to set number `id`. Throws Error(kInvalidArgument) if there is no such set, or this rank is no member.
+  // The set with this id, for the request. Throws Error(kInvalidArgument) if there is no such set, or this rank is no
+  // member.
   ProcessSet& member_set(int id, const Request& request);
-  // Turns the global ranks of a request into what the group's ranks compare. Throws Error(kInvalidArgument) with what
-  // is wrong: a root that is no member, ranks that no new set can have, a set that cannot be removed.
+  // Makes requests of different ranks comparable: the root becomes a rank of the group, a new set's ranks are sorted.
+  // Throws Error(kInvalidArgument) if the root is no member, a new set has wrong ranks, or a set cannot be removed.
   void resolve_ranks(const ProcessSet& set, Request& request) const;
 
  private:

@@ -41,7 +41,7 @@ void check_reduction(const Request& request, int size) {
 }
 
 void check_shape(const Request& request, const Shape& shape) {
-  constexpr std::int64_t kMostElements = std::int64_t{1} << 48;  // times the size of one still fits
+  constexpr std::int64_t kMostElements = std::int64_t{1} << 48;  // times the element size, this still fits in 64 bits
   std::int64_t elements = 1;
   for (const std::int64_t length : shape) {
     if (length < 0) refuse(request, "negative size in shape " + to_string(shape));

@@ -22,7 +22,7 @@ struct Address {
 // are queued on `stream`.
 using Allocate = std::function<void*(std::size_t tensor, const Shape& shape, Stream stream)>;
 
-// The destructor fails an unfinished work, so that no thread waits for it for ever.
+// The destructor fails a work that is not done, so that no thread waits for it for ever.
 struct Submission {
   Submission() = default;
   Submission(Request request_, std::vector<Address> addresses_, Allocate allocate_ = nullptr, EventPtr ready_ = nullptr)

@@ -8,7 +8,7 @@
 namespace sirtaki {
 namespace {
 
-// Does a rank alone only have to copy, on the host, to memory that is there? Not worth waking a thread.
+// In a group of one rank: does this request only copy host memory? That is not worth waking a thread.
 bool is_copy(const Submission& submission) {
   const Request& request = submission.request;
   return request.verb == Verb::kAllreduce && request.prescale == 1 && request.postscale == 1 &&
@@ -70,7 +70,7 @@ void SubmitQueue::close(const Error& error) {
 }
 
 std::vector<SubmitQueue::Entry>& SubmitQueue::take() {
-  taken_.clear();  // without the lock: what a failure left there fails its work, whose callback may submit
+  taken_.clear();  // before locking: destroying a submission may fail its work, and the work's callback may submit
   std::unique_lock lock(mutex_);
   while (!calls_.empty()) {
     const auto calls = std::exchange(calls_, {});
@@ -88,7 +88,7 @@ std::vector<SubmitQueue::Entry>& SubmitQueue::take_submissions() {
   return swap_entries();
 }
 
-// Two vectors in turns, so that their memory is kept.
+// Swaps two vectors, so that both keep their memory.
 std::vector<SubmitQueue::Entry>& SubmitQueue::swap_entries() {
   changes_taken_ = changes_.load(std::memory_order_relaxed);
   taken_.swap(entries_);

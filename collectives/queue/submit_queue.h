@@ -1,5 +1,5 @@
-// What the program's threads hand to the engine's thread: submissions, checked and named, and calls to run there. Its
-// mutex also guards the table of process sets, so that a submission takes one lock.
+// The queue from the program's threads to the engine's thread: checked and named submissions, and calls to run there.
+// Its mutex also guards the table of process sets, so that a submission needs only one lock.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ class SubmitQueue {
   struct Entry {
     int process_set;
     Submission submission;
-    std::shared_ptr<Work> after;  // an earlier call of the same name that has to be done first, or null
+    std::shared_ptr<Work> after;  // an earlier call of the same name that must be done first, or null
   };
 
   SubmitQueue(int rank, int job_size, Doorbell& doorbell, const Observers& observers)
@@ -32,18 +32,18 @@ class SubmitQueue {
 
   // ---- any thread ----
 
-  // Throws Error at once for what this rank can see is wrong, and after close(). Without `wakes` the caller has to see
-  // to it that the engine's thread, or a thread that helps, looks into the queue.
+  // Throws Error for wrong arguments that this rank can detect alone, and after close(). Without `wakes`, the caller
+  // must make sure that the engine's thread, or a thread that helps, reads the queue.
   std::shared_ptr<Work> put(int process_set, Submission& submission, bool wakes);
   // Runs the call on the thread that does the engine's work, before it takes further submissions.
   void post(std::function<void()> call, bool wakes = true);
-  // From now on put() throws this. A failure of the job (kAborted) takes the place of another error.
+  // From now on put() throws this error. A failure of the job (kAborted) replaces another error.
   void close(const Error& error);
 
-  // The program has learned of a result, or is about to: what it submits afterwards may depend on that.
+  // The program has read a result, or is about to. Its next submissions may depend on that result.
   void begin_epoch() { epoch_.fetch_add(1, std::memory_order_release); }
 
-  // Calls with the table of process sets, locked.
+  // Calls `call` with the table of process sets, under the lock.
   template <class Call>
   auto with_sets(Call&& call) {
     const std::lock_guard lock(mutex_);
@@ -52,15 +52,15 @@ class SubmitQueue {
 
   // ---- the thread that does the engine's work ----
 
-  // Has anything come since take()? Without the lock, for which the program's threads would have to wait. A ring that
-  // this sees makes the change before that ring visible.
+  // Has the queue changed since take()? Does not lock, since the program's threads would have to wait. The load of
+  // rings() comes first: if it sees a ring, the next load also sees the change before that ring.
   bool changed() const {
     static_cast<void>(doorbell_.rings());
     return changes_.load(std::memory_order_acquire) != changes_taken_;
   }
-  // Runs the calls, which may throw. Gives the submissions, valid until the next call.
+  // Runs the calls, which may throw. Returns the submissions, valid until this is called again.
   std::vector<Entry>& take();
-  // The same without running the calls: they are dropped.
+  // The same, but drops the calls.
   std::vector<Entry>& take_submissions();
 
  private:

@@ -35,8 +35,8 @@ void Work::then(std::function<void(Work&)> callback) {
   if ((state_.fetch_or(kFollowed, std::memory_order_acq_rel) & kDone) != 0) std::exchange(callback_, nullptr)(*this);
 }
 
-// futex_wake reads the word after the work is done; the engine's shared pointer keeps it alive until then. The thread
-// that sets the second of the bits kDone and kFollowed runs the callback.
+// futex_wake uses the word after the work is done; the engine's shared pointer keeps the work alive until then. Of the
+// threads that set kDone and kFollowed, the second runs the callback.
 void Work::publish() {
   const std::uint32_t before = state_.exchange(kDone, std::memory_order_acq_rel);
   if ((before & kAwaited) != 0) futex_wake_all(state_);

@@ -1,4 +1,4 @@
-// The promise that a submission gives back. The engine fulfils it once; any number of threads may wait.
+// The promise of a submission's result. The engine sets the result once; any number of threads may wait.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace sirtaki {
 
-// The outcome of an operation, except what it wrote into the caller's memory.
+// The outcome of a collective, except for results in the caller's memory.
 struct Result {
   std::vector<HostBuffer> buffers;  // one for each tensor; empty where the caller gave the memory
   std::vector<Shape> shapes;        // of each output
@@ -29,16 +29,16 @@ class Work {
  public:
   bool done() const { return (state_.load(std::memory_order_acquire) & kDone) != 0; }
 
-  // Failed in such a way that the memory may still be written to.
+  // It failed, and its memory may still be written.
   bool abandoned() const { return done() && error_ && error_->kind() == ErrorKind::kAborted; }
 
   // Sleeps until done. False if a signal interrupted the wait: the caller handles the signal and waits again.
   bool wait();
 
-  // After done(): returns the result, or throws the error. The program has then learned of the result.
+  // After done(): returns the result, or throws the error. Calls note_known().
   Result& result();
 
-  // The program has learned that this is done, or has dropped it and will never learn that.
+  // The program knows that this work is done, or has dropped it.
   void note_known() { known_.store(true, std::memory_order_relaxed); }
   bool known() const { return known_.load(std::memory_order_relaxed); }
 

@@ -4,8 +4,8 @@
 
 namespace sirtaki {
 
-// The peer stores, then looks whether the owner sleeps; the owner says that it sleeps, then looks for what was stored.
-// With a full fence between the two on both sides, one of them sees the other.
+// The peer stores data, then checks whether the owner sleeps. The owner stores that it sleeps, then checks for data.
+// Both have a full fence in between, so at least one of them sees the other's store.
 void wake_owner(Bell& bell) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const auto rest = static_cast<SleepState>(bell.state.load(std::memory_order_relaxed));

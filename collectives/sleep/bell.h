@@ -1,5 +1,5 @@
-// What an engine sleeps on and others ring. It may lie in memory that the processes of a host share, so that a peer
-// wakes exactly the process that has something to do.
+// The words in memory on which an engine sleeps, and which others change to wake it. The memory may be shared by the
+// processes of a host. Then a peer can wake exactly the process that has work.
 #pragma once
 
 #include <sched.h>
@@ -11,27 +11,26 @@
 
 namespace sirtaki {
 
-// All zero is the state of an engine that is awake. On its own pair of cache lines, since processors fetch lines in
-// pairs.
+// All zero: the engine is awake. Each bell has its own pair of cache lines, since processors fetch lines in pairs.
 struct alignas(128) Bell {
   std::atomic<std::uint32_t> state;   // SleepState: which thread sleeps, if any
   std::atomic<std::uint32_t> rings;   // the engine's thread sleeps on this word
-  std::atomic<std::uint32_t> helper;  // a thread that helps (EngineLock) sleeps on this one
-  // For CorePlacement: where the owner last began to wait, and the cores that it may use. On a line of their own, since
-  // they hardly ever change.
+  std::atomic<std::uint32_t> helper;  // a thread of the program that helps (EngineLock) sleeps on this word
+  // For CorePlacement: the core on which the owner last began to wait, and the cores that it may use. They rarely
+  // change, so they have their own cache line.
   alignas(64) std::atomic<std::uint32_t> seat;
   cpu_set_t allowed;
   LivenessLock life;
 };
 
 enum class SleepState : std::uint32_t {
-  kAwake = 0,         // a thread looks for work by itself
-  kNapping = 1,       // the engine's thread, not for long
-  kAsleep = 2,        // the engine's thread, until rung
-  kHelperAsleep = 3,  // a helping thread; the engine's thread as well, but it is not wanted
+  kAwake = 0,         // a thread polls for work
+  kNapping = 1,       // the engine's thread sleeps for a short time
+  kAsleep = 2,        // the engine's thread sleeps until it is woken
+  kHelperAsleep = 3,  // a helping thread sleeps and is to be woken; the engine's thread sleeps, too
 };
 
-// For peers: after they have stored what the bell's owner should see. Costs one look while the owner is awake.
+// For a peer, after it has stored data for the bell's owner. While the owner is awake, this costs one load.
 void wake_owner(Bell& bell);
 
 }  // namespace sirtaki

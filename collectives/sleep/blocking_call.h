@@ -1,4 +1,4 @@
-// A call that may block for long, made on a thread of its own.
+// Makes a call that may block for long on a separate thread.
 #pragma once
 
 #include <functional>
@@ -10,10 +10,10 @@ namespace sirtaki {
 
 class BlockingCall final : public Pending {
  public:
-  // What the call uses must live until it returns, which may be after this has been destroyed.
+  // Data that the call uses must live until the call returns. That may be after this object is destroyed.
   explicit BlockingCall(std::function<void()> call);
 
-  // Throws what the call has thrown.
+  // Throws the exception of the call, if any.
   bool ready() override;
 
  private:

@@ -1,5 +1,5 @@
-// How the engine sleeps and how it is woken: by threads of its own process, and by peers through its bell. One sleeper,
-// any number of ringers; a ring is never lost.
+// Lets the engine sleep, and wakes it: threads of its own process call ring(), peers use its bell. One thread sleeps at
+// a time; any number of threads may ring. A ring is never lost.
 #pragma once
 
 #include <chrono>
@@ -15,26 +15,26 @@ class Doorbell {
  public:
   Doorbell() : own_(std::make_unique<Bell>()), bell_(own_.get()) {}
 
-  // Uses a bell that peers know too; before any thread sleeps or rings. It must outlive this.
+  // Uses a bell that peers can reach. Call it before any thread sleeps or rings. The bell must outlive this object.
   void attach(Bell& bell) { bell_ = &bell; }
 
-  // Other threads. A ring that is not urgent leaves the engine in a nap, from which it returns soon anyway: this saves
-  // the system call for gradients that are submitted while others are under way.
+  // For other threads. A ring that is not urgent does not end a nap, since the engine soon wakes by itself. That saves
+  // a system call for each gradient that is submitted while others are under way.
   void ring(bool urgent);
 
-  // Sleeping takes three steps: prepare_sleep() announces it; then the sleeper looks once more at all that could
-  // have come before they knew; then sleep(), or set_awake() if there was something. prepare_sleep() gives what sleep()
-  // needs.
+  // Sleeping takes three steps. prepare_sleep() announces the sleep and returns `seen` for sleep(). Then the thread
+  // checks once more for work that came before others could see the announcement. Then it calls sleep(), or set_awake()
+  // if there was work.
   std::uint32_t prepare_sleep(SleepState how);
   WakeReason sleep(SleepState how, std::uint32_t seen, std::chrono::nanoseconds limit);
   void set_awake() { bell_->state.store(static_cast<std::uint32_t>(SleepState::kAwake)); }
 
-  // All three steps, where nothing else has to be looked at.
+  // All three steps, for a thread that has nothing to check.
   void nap(std::chrono::nanoseconds limit);
 
   // Rings by threads of this process so far.
   std::uint32_t rings() const { return bell_->rings.load(); }
-  // The engine's thread, whatever state it announced.
+  // Wakes the engine's thread, whatever state the bell shows.
   void wake_engine();
 
  private:

@@ -1,5 +1,5 @@
-// Sleeping in the kernel until another thread changes a word. Used instead of condition variables where a signal
-// (Ctrl-C) has to interrupt the wait, or where waking has to cost nothing when no thread sleeps.
+// Sleeping in the kernel until another thread changes a word. Unlike with condition
+// variables, a signal (Ctrl-C) interrupts the wait, and a wake-up need not cost anything while no thread sleeps.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@ namespace sirtaki {
 
 enum class WakeReason { kWoken, kTimeout, kInterrupted };
 
-// Who may change the word: threads of this process, or any process of this host that shares the memory.
+// Where the word is changed: only in this process, or in any process of this host that shares the memory.
 enum class FutexScope { kProcess, kHost };
 
 // Sleeps while `word` holds `expected`. May return kWoken without reason; check again.

@@ -20,7 +20,7 @@ void LivenessLock::end() { pthread_mutex_unlock(&lock_); }
 bool LivenessLock::has_died() {
   const int result = pthread_mutex_trylock(&lock_);
   if (result == EBUSY) return false;
-  // Given back as it is, the lock of a dead owner tells everybody who asks later.
+  // The lock of a dead owner is unlocked without being repaired. So every later call also sees the death.
   if (result == 0 || result == EOWNERDEAD) pthread_mutex_unlock(&lock_);
   return result == EOWNERDEAD || result == ENOTRECOVERABLE;
 }

@@ -1,5 +1,5 @@
-// Whether a process of this host still lives, shown by a lock in shared memory that it holds as long as it does: the
-// kernel gives it up for a process that dies. Process numbers would not do across containers, and are used again.
+// Shows whether a process of this host still lives. The process holds a lock in shared memory, and the kernel releases
+// the lock when the process dies. Process numbers are not enough: containers have their own, and they are reused.
 #pragma once
 
 #include <pthread.h>
@@ -9,9 +9,9 @@ namespace sirtaki {
 // Lies in shared memory, which is zero at first.
 class LivenessLock {
  public:
-  void prepare();  // its owner, before others look
-  void begin();    // on the thread whose death is to be seen
-  void end();      // on the same thread: what follows is no death
+  void prepare();  // by the owner, before others call has_died()
+  void begin();    // by the thread whose death must be noticed
+  void end();      // by the same thread: from now on its end is no death
   bool has_died();
 
  private:

@@ -4,7 +4,7 @@
 
 namespace sirtaki {
 
-// The name's memory is reused, so that this costs no allocation.
+// Copies into the memory of the last name, so this does not allocate.
 void FinishedCalls::on_completed(int, const Request& request, const Error* error) {
   if (error != nullptr) return;
   last_.name = request.name;

@@ -1,5 +1,5 @@
-// How many requests have succeeded and which was the last, for status reports. Read and written by the thread that does
-// the engine's work.
+// The number of requests that have succeeded, and the last one, for status reports. Read and written by the thread that
+// does the engine's work.
 #pragma once
 
 #include <string>

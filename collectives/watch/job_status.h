@@ -1,5 +1,5 @@
-// How all ranks of a job stand, when somebody asks: gathered by the coordinator of all ranks. Pure logic over times
-// that are passed in.
+// Collects the status of all ranks when a program asks for it. Runs on rank 0 of the job. Pure logic; the time is an
+// argument.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ class JobStatus {
  public:
   explicit JobStatus(std::vector<std::string> hosts) : hosts_(std::move(hosts)) {}
 
-  // While one is wanted: asks the ranks once, and tells when all have answered or have had their time.
+  // If a status is wanted: asks all ranks once, then sends the answers when all are there or the time is over.
   void look(Coordinator& coordinator, Clock::time_point now);
 
  private:

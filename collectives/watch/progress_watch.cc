@@ -9,7 +9,8 @@
 namespace sirtaki {
 namespace {
 
-// A rank that waits looks more often than that, unless its process was stopped. Then the silence says nothing.
+// A waiting rank checks more often than this. After a longer gap its own process was stopped, and silence means
+// nothing.
 constexpr std::chrono::seconds kLookGap{2};
 
 double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -34,8 +35,8 @@ std::optional<std::vector<StandingWait>> ProgressWatch::changed(std::vector<Stan
   return reported_;
 }
 
-// A coordinator that lives answers at once, whatever its program does. A coordinator that was stopped, or whose
-// messages are lost, cannot report the stall that follows.
+// A living coordinator answers at once, whatever its program does. A stopped coordinator cannot report the stall that
+// it causes; nor can one whose messages are lost. So each rank checks this itself.
 bool ProgressWatch::must_ask_coordinator(bool waits, Clock::time_point now) {
   const bool verdict_came = std::exchange(verdict_came_, false);
   const bool looked = now - std::exchange(last_look_, now) < kLookGap;

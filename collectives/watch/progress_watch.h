@@ -1,5 +1,5 @@
-// Notices on each rank that nothing moves: which requests stand still, of which the coordinator must learn, and whether
-// the coordinator itself is silent. Pure logic over times that are passed in.
+// Runs on each rank and notices that nothing moves. It lists requests that make no progress, for the coordinator, and
+// checks that the coordinator still sends. Pure logic; the time is an argument.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ namespace sirtaki {
 
 class ProgressWatch {
  public:
-  // A request may stand still for so long before the coordinator is informed.
+  // A request may make no progress for so long before this rank informs the coordinator.
   static constexpr std::chrono::seconds kPatience{1};
 
   // `rank`: in the group. `ranks`, `hosts`: of the members, by rank in the group.
@@ -23,15 +23,15 @@ class ProgressWatch {
   void on_data_moved() { data_moved_ = true; }
   void on_verdict() { verdict_came_ = true; }
 
-  // No data has moved between the looks of the last kPatience.
+  // No data has moved during the last kPatience.
   bool data_stands_still(Clock::time_point now);
-  // `waits`: the requests that stand still now. If they have changed since the last call, the list to send.
+  // `waits`: the requests that make no progress now. Returns the list to send, if it has changed since the last call.
   std::optional<std::vector<StandingWait>> changed(std::vector<StandingWait> waits);
-  // The coordinator believes that requests stand still here. So look again as soon as anything moves.
+  // The last list sent to the coordinator was not empty. So check again as soon as anything moves.
   bool has_reported() const { return !reported_.empty(); }
 
-  // Now and then, on every rank but the coordinator's. `waits`: this rank needs a verdict or data to go on. True if the
-  // coordinator must be asked for a heartbeat. Throws JobFailure if it has not sent one in time.
+  // Called from time to time, except on the coordinator's rank. `waits`: this rank needs a verdict or data to continue.
+  // True if the coordinator must be asked for a heartbeat. Throws JobFailure if it has not sent one in time.
   bool must_ask_coordinator(bool waits, Clock::time_point now);
 
  private:

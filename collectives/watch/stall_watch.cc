@@ -17,7 +17,7 @@ std::string round_seconds(Clock::duration duration) {
   return std::to_string(static_cast<long>(seconds(duration) + 0.5)) + " s";
 }
 
-// Of what it waits for longest, if that is known.
+// The call site of the request for which this rank has waited longest; empty if unknown.
 std::string site_of(int rank, const std::vector<Waiting>& waiting) {
   std::string site;
   Clock::time_point since = Clock::time_point::max();
@@ -69,9 +69,9 @@ StallWatch::Report StallWatch::look(const Coordinator& coordinator, Clock::time_
   return report;
 }
 
-// A rank that went another way waits for all others, and they wait for it alone: what fewest ranks miss says best who
-// is astray. Then what waits longest, then the lowest rank. What has only just begun to wait is likely to be business
-// as usual.
+// A rank that took another path in the program waits for all others, and they wait for it alone. So the request that
+// the fewest ranks have not voted for names that rank best. Next criteria: the longest wait, then the lowest rank.
+// Requests that have only begun to wait are probably normal.
 const Waiting& StallWatch::clearest_of(const std::vector<Waiting>& waiting, Clock::time_point now) {
   const auto longest = now - std::ranges::min_element(waiting, {}, &Waiting::since)->since;
   const auto key = [&](const Waiting& entry) {
@@ -82,7 +82,7 @@ const Waiting& StallWatch::clearest_of(const std::vector<Waiting>& waiting, Cloc
   return *std::ranges::min_element(waiting, {}, key);
 }
 
-// One line for all that is late, not more often than the warning time.
+// One line for all late requests, at most once in each warning time.
 void StallWatch::warn(const std::vector<Waiting>& waiting, Clock::time_point now, Report& report) {
   if (!warned_.empty() && seconds(now - last_warning_) < warning_seconds_) return;
   const Waiting& clearest = clearest_of(waiting, now);

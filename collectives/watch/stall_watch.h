@@ -1,5 +1,5 @@
-// Looks at what waits for missing ranks: first tells, again and again, then ends the job. Runs on the coordinator only,
-// which alone sees all ranks. Pure logic over times that are passed in.
+// Checks requests that wait for missing ranks: it first warns, repeatedly, then ends the job. Runs only on the
+// coordinator, since only the coordinator knows all votes. Pure logic; the time is an argument.
 #pragma once
 
 #include <map>
@@ -17,19 +17,19 @@ class StallWatch {
 
   struct Report {
     std::vector<std::string> lines;  // for people, one line each
-    std::vector<int> ask;            // ranks within the group who are to say how they stand before the job ends
+    std::vector<int> ask;            // ranks of the group that must send their status before the job ends
     std::string abort_cause;         // not empty: end the job
-    int missing = -1;                // then the rank within the group that is blamed
-    std::string site;                // where it waits for something else; empty if it does not
+    int missing = -1;                // with abort_cause: the rank of the group that caused it
+    std::string site;                // where that rank waits for another request; empty if it does not
   };
-  // "'x' lacks rank 1 for 3.2 s; ..."; a line each, indented.
+  // "'x' lacks rank 1 for 3.2 s; ...": one indented line for each request.
   std::string list_missing(const std::vector<Waiting>& waiting, Clock::time_point now) const;
-  // Something was told late and has not been told to go on.
+  // It has warned of a request and not yet reported that the request moves again.
   bool has_warned() const { return !warned_.empty(); }
   Report look(const Coordinator& coordinator, Clock::time_point now);
 
  private:
-  // By which to say who is missing.
+  // The request that shows best which rank is missing.
   static const Waiting& clearest_of(const std::vector<Waiting>& waiting, Clock::time_point now);
   void warn(const std::vector<Waiting>& waiting, Clock::time_point now, Report& report);
   void tell_resumed(const std::vector<Waiting>& waiting, Clock::time_point now, Report& report);
@@ -44,7 +44,7 @@ class StallWatch {
   double warning_seconds_;
   double abort_seconds_;
   Clock::time_point last_warning_;
-  std::map<std::string, Clock::time_point> warned_;  // titles, since when they wait
+  std::map<std::string, Clock::time_point> warned_;  // by title: since when the request waits
   std::optional<Clock::time_point> asked_at_;
   std::vector<int> asked_;
 };

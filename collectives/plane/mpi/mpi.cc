@@ -60,7 +60,7 @@ class MpiPlane final : public DataPlane {
   MpiCommunicator communicator_;
   int rank_;
   Memory memory_;
-  int in_flight_ = 0;  // pieces and operations that have been started and not been seen to complete
+  int in_flight_ = 0;  // pieces and operations that were started and that MPI may still work on
 };
 
 class MpiPlane::Operation final : public Pending {

@@ -1,4 +1,4 @@
-// Data plane over MPI's nonblocking collectives, for host memory.
+// The data plane that uses MPI's nonblocking collectives, for host memory.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,9 @@
 
 namespace sirtaki {
 
-// On a communicator of its own. Collective over the transport's ranks; blocks. The plane runs one task at a time. If a
-// task is given up before it has finished, its tensors must stay, since MPI cannot take a collective back.
+// The plane duplicates the transport's communicator. Collective over the transport's ranks; blocks. The plane runs one
+// task at a time. If a task is dropped before it has finished, its tensors must stay in memory, since MPI cannot cancel
+// a collective.
 std::unique_ptr<DataPlane> make_mpi_plane(const MpiTransport& transport);
 
 }  // namespace sirtaki

@@ -6,11 +6,11 @@
 namespace sirtaki {
 namespace {
 
-// For pieces of this size and few ranks, exchanging directly is faster than MPI_Iallreduce; in Open MPI twice as fast.
+// For pieces from this size on and few ranks, MpiExchange is faster than MPI_Iallreduce; with Open MPI twice as fast.
 constexpr std::size_t kExchangeBytes = std::size_t{4} << 10;
 constexpr int kExchangeRanks = 8;
 
-// Open MPI falls back to a tree, which moves whole tensors over and over, when this many ranks reduce in place.
+// When at least this many ranks reduce in place, Open MPI uses a tree, which sends whole tensors many times.
 constexpr int kTreeRanks = 4;
 
 PieceLimits limits(DType dtype, DType wire) {
@@ -47,8 +47,8 @@ const ReductionSteps& MpiAllreducePieces::steps(const Piece& piece) const {
   return way(piece) == Way::kExchange ? by_exchange_ : by_mpi_;
 }
 
-// MPI wants all ranks to reduce in place or none, but not all ranks have in == out. So either all copy in to out first
-// where need be, or those with in == out copy it apart.
+// MPI requires that either all ranks reduce in place or none does, but only some ranks may have in == out. So for
+// kInPlace, ranks with in != out first copy `in` to `out`. For kApart, ranks with in == out first copy `in` elsewhere.
 MpiAllreducePieces::Place MpiAllreducePieces::place(const Piece& piece, CacheSlot slot) const {
   const Way way = this->way(piece);
   if (piece.packed) return {slot.first, way == Way::kApart ? slot.second : slot.first};
@@ -94,7 +94,7 @@ void MpiAllreducePieces::prepare(const Piece& piece, CacheSlot slot) const {
   const Place to = place(piece, slot);
   const std::byte* in = at(segments_[piece.segment].in, piece.offset, item_);
   if (to.in == in && before == 1.0) return;
-  // When it differs from the segment's own memory, or is to be scaled, it is memory to write.
+  // Here `to.in` is the slot's memory or the segment's output, so it may be written.
   convert(wire_, const_cast<std::byte*>(to.in), dtype_, in, piece.count, before);
 }
 

@@ -1,4 +1,4 @@
-// Allreduce over MPI, piece by piece.
+// Allreduce through MPI, piece by piece.
 #pragma once
 
 #include <span>
@@ -12,7 +12,7 @@
 
 namespace sirtaki {
 
-// The pieces of one batch, for MpiWindow. Casts and scales in the pass that packs or unpacks.
+// The pieces of one batch, for MpiWindow. The pass that packs or unpacks a piece also casts and scales it.
 class MpiAllreducePieces {
  public:
   MpiAllreducePieces(const MpiCommunicator& communicator, const Reduction& reduction,
@@ -23,9 +23,9 @@ class MpiAllreducePieces {
   bool resume(const Piece& piece, CacheSlot slot, int stage, MpiRequests& requests) const;
 
  private:
-  // MPI's own allreduce in place or from one buffer to another, or our exchange. All ranks choose alike.
+  // MPI_Iallreduce in place, MPI_Iallreduce from one buffer to another, or MpiExchange. The same on all ranks.
   enum class Way { kInPlace, kApart, kExchange };
-  // Where the elements to reduce are, and where the results come.
+  // Addresses of the elements to reduce, and of the results.
   struct Place {
     const std::byte* in;
     std::byte* out;
@@ -46,9 +46,9 @@ class MpiAllreducePieces {
   MpiType type_;
   MpiOp op_;
   std::size_t item_;       // bytes of an element
-  std::size_t wire_item_;  // and on its way
+  std::size_t wire_item_;  // bytes of an element in the wire dtype
   int size_;
-  Way own_way_;  // of MPI's two
+  Way own_way_;  // the better of MPI_Iallreduce's two
   MpiExchange exchange_;
   std::span<const Segment> segments_;
   PieceWalk walk_;

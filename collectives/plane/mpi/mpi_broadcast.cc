@@ -41,7 +41,7 @@ bool MpiBroadcastPieces::resume(const Piece& piece, CacheSlot slot, int, MpiRequ
   return false;
 }
 
-// MPI has one argument for both sides; the root's memory is only read.
+// MPI_Ibcast takes one buffer on the root and elsewhere. On the root MPI only reads it, so the const_cast is safe.
 void* MpiBroadcastPieces::buffer(const Piece& piece, CacheSlot slot) const {
   if (piece.packed) return slot.first;
   const Segment& segment = segments_[piece.segment];

@@ -1,4 +1,4 @@
-// Broadcast over MPI, piece by piece.
+// Broadcast through MPI, piece by piece.
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
-// Allreduce of one piece by direct exchange: each rank gets its share of the piece from all others, reduces it, and
-// gives the result to all. Moves as few bytes as possible, in two steps; for few ranks.
+// Allreduce of one piece by direct exchange. Each rank receives its share of the piece from all others, reduces it, and
+// sends the result to all others. This sends as few bytes as possible, in two steps. Meant for few ranks.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@
 
 namespace sirtaki {
 
-// `in` may be `out`. The scratch has room for as much as the piece, apart from both.
+// `in` may be `out`. `scratch` has room for as many elements as the piece and overlaps neither.
 struct ExchangedPiece {
   const std::byte* in;
   std::byte* out;
   std::byte* scratch;
   std::int64_t count;
-  int tag;  // of its own while it is under way
+  int tag;  // no other piece that is under way has it
 };
 
 class MpiExchange {
@@ -25,9 +25,9 @@ class MpiExchange {
   // The communicator has at least two ranks.
   MpiExchange(const MpiCommunicator& communicator, const Reduction& reduction);
 
-  // First step.
+  // First step: every rank sends each other rank the elements of that rank's share.
   void scatter(const ExchangedPiece& piece, MpiRequests& requests) const;
-  // Second step, once all requests of the first are complete.
+  // Second step, after all requests of the first: reduces the own share and sends the result to all.
   void gather(const ExchangedPiece& piece, MpiRequests& requests) const;
 
  private:

@@ -1,4 +1,4 @@
-// Our dtypes, operations and counts in MPI's terms.
+// Translates dtypes, operations and counts into MPI's.
 #pragma once
 
 #include <cstddef>
@@ -10,22 +10,22 @@
 
 namespace sirtaki {
 
-// Of a dtype that MPI can calculate with: not of 16-bit floats, which travel as others.
+// Throws Error(kPrecondition) for 16-bit floats: MPI cannot calculate with them, so they need another wire dtype.
 MpiType mpi_type(DType dtype);
 
 MpiOp mpi_op(const Reduction& reduction);
 
-// MPI counts in int. Throws Error kPrecondition if the count is larger.
+// MPI's counts are int. Throws Error(kPrecondition) if the count is larger.
 int to_mpi_count(std::int64_t count);
 
-// A datatype in which elements of some size travel when nothing is calculated, and how many make up one element.
+// The MPI datatype to send elements of some size that are not reduced, and how many of its units make one element.
 struct MpiUnit {
   MpiType type;
   std::int64_t per_element;
 };
 MpiUnit mpi_unit(std::size_t element_size);
 
-// The counts of a call for each rank, and where they begin.
+// The count and the displacement of each rank's part, as MPI's ...v calls take them.
 struct MpiLayout {
   MpiLayout() = default;
   MpiLayout(const std::vector<std::int64_t>& elements, std::int64_t per_element);

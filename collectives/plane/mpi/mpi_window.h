@@ -1,4 +1,4 @@
-// Keeps a few pieces of a batch under way at once, which hides the copying of one behind the travel of the others.
+// Keeps a few pieces of a batch under way at the same time, so that one is copied while MPI transfers the others.
 #pragma once
 
 #include <array>
@@ -21,9 +21,9 @@ inline constexpr std::size_t kDirectBytes = std::size_t{128} << 10;
 inline constexpr std::size_t kWindowPieces = 3;
 inline constexpr std::size_t kStagingBytes = kWindowPieces * 2 * kPieceBytes;
 
-// Room for one piece under way, kPieceBytes on each side.
+// Memory for one piece under way: two buffers of kPieceBytes.
 struct CacheSlot {
-  int number = 0;  // tells the pieces under way apart, alike on all ranks
+  int number = 0;  // each piece under way has another number, the same on all ranks
   std::byte* first = nullptr;
   std::byte* second = nullptr;
 };
@@ -38,16 +38,16 @@ inline const std::byte* at(const void* base, std::int64_t index, std::size_t siz
   return static_cast<const std::byte*>(base) + static_cast<std::size_t>(index) * size;
 }
 
-// Ready when the whole batch is done. Pieces are started in one order, which is the same on all ranks. `Pieces` has
-//   bool next(Piece&);                                               the next piece, false at the end
-//   void start(const Piece&, CacheSlot, MpiRequests&);                    starts it and adds the requests
-//   bool resume(const Piece&, CacheSlot, int stage, MpiRequests&);        when all are complete, for stage 0, 1, ...:
-//   true if
-//                                                                    there are more requests now, false if it is done
+// Ready when the whole batch is done. All ranks start the pieces in the same order. `Pieces` has
+//   bool next(Piece&)                                       gives the next piece; false at the end
+//   void start(const Piece&, CacheSlot, MpiRequests&)       starts the piece and adds its requests
+//   bool resume(const Piece&, CacheSlot, int stage, MpiRequests&)
+//     called with stage 0, 1, ... each time all requests are complete. Either adds more requests and returns true, or
+//     finishes the piece and returns false
 template <typename Pieces>
 class MpiWindow final : public Pending {
  public:
-  // in_flight counts the pieces that MPI works on, so that the owner knows if this object goes too early.
+  // `in_flight` counts the pieces that MPI works on. So the owner can see that this object was destroyed too early.
   MpiWindow(const MpiLibrary& mpi, Pieces pieces, std::byte* staging, int& in_flight)
       : mpi_(mpi), pieces_(std::move(pieces)), staging_(staging), in_flight_(in_flight) {}
 
@@ -65,7 +65,7 @@ class MpiWindow final : public Pending {
   struct Flight {
     Piece piece;
     MpiRequests requests;
-    std::size_t completed = 0;  // requests
+    std::size_t completed = 0;  // of `requests`
     int stage = 0;
     bool done = false;
   };

@@ -15,15 +15,16 @@
 namespace sirtaki {
 namespace {
 
-// Smaller where there are many ranks or /dev/shm is small.
+// The smaller sizes are for jobs with many ranks or a small /dev/shm.
 constexpr std::array<std::size_t, 3> kSlotBytes = {512 << 10, 128 << 10, 64 << 10};
-constexpr std::size_t kPieceBytes = std::size_t{64} << 10;  // stays in a core's cache while it is handed around
+constexpr std::size_t kPieceBytes = std::size_t{64} << 10;  // stays in the cores' caches while ranks work on it
 constexpr std::size_t kPieceBytesOfMany = std::size_t{128} << 10;
-constexpr std::size_t kManyBytes = std::size_t{1} << 20;  // from here on there are pieces enough to fill the pipeline
-// What two ranks add up in one shot; more ranks, which each read all others' elements, less.
+constexpr std::size_t kManyBytes = std::size_t{1} << 20;  // from here on, larger pieces are enough to fill the pipeline
+// The largest batch for shm_allreduce_at_once() with two ranks. With more ranks it is smaller, since each rank reads
+// the elements of all others.
 constexpr std::size_t kOneShotBytes = std::size_t{4} << 10;
 constexpr std::size_t kOneShotBytesOfMany = std::size_t{2} << 10;
-constexpr std::size_t kOneShotBytesOnSharedCores = std::size_t{16} << 10;  // one change of context less each
+constexpr std::size_t kOneShotBytesOnSharedCores = std::size_t{16} << 10;  // saves a context switch
 constexpr std::int64_t kLine = 64;
 
 std::byte* at(void* base, std::int64_t index, std::size_t size) {
@@ -60,7 +61,8 @@ class ShmPlane final : public DataPlane {
     return shm_allreduce_in_pieces(channel_, reduction, segments, piece_bytes(bytes));
   }
 
-  // Whoever calls it off takes as many turns as the others until they learn of it: one.
+  // A rank that calls the batch off uses exactly one turn, the barrier's. The others also use one before they see that,
+  // so turn numbers stay equal.
   Task allreduce_behind_barrier(PlanBarrier& barrier, Reduction reduction, std::span<const Segment> segments) override {
     if (is_small(total_bytes(segments, size_of(reduction.dtype))))
       return shm_allreduce_at_once(channel_, reduction, segments, inputs_, &barrier);
@@ -83,7 +85,7 @@ class ShmPlane final : public DataPlane {
     if (!barrier.called_off()) co_await allreduce(reduction, segments);
   }
 
-  // Where processes share a core, a hand-over costs a context switch: few large pieces.
+  // Where ranks share cores, each wait for a peer costs a context switch. So use few large pieces.
   std::size_t piece_bytes(std::size_t batch_bytes) const {
     if (!channel_.cores_are_free()) return channel_.slot_size();
     return std::min(channel_.slot_size(), batch_bytes < kManyBytes ? kPieceBytes : kPieceBytesOfMany);
@@ -175,7 +177,7 @@ Task ShmPlane::reducescatter(Reduction reduction, const Spread& spread) {
 Task ShmPlane::alltoall(std::size_t element_size, const Exchange& exchange) {
   const std::vector<std::int64_t> sends = starts_of(exchange.send_counts);
   const std::vector<std::int64_t> receives = starts_of(exchange.receive_counts);
-  // A rank knows only its own counts; how many turns all need follows from the largest.
+  // A rank knows only its own counts, but the largest count of all ranks decides how many turns are needed.
   const std::uint64_t opening = channel_.take_turns(1);
   co_await channel_.may_write(opening);
   std::int64_t longest = *std::max_element(exchange.send_counts.begin(), exchange.send_counts.end());

@@ -11,12 +11,12 @@
 namespace sirtaki {
 namespace {
 
-constexpr std::int64_t kBlockBytes = 16 << 10;  // what is reduced and written back at a time stays in the first cache
+constexpr std::int64_t kBlockBytes = 16 << 10;  // results stay in the L1 cache until they are copied to all slots
 constexpr std::int64_t kLine = 64;
-constexpr std::size_t kWordBytes = 64;  // of a slot, for the words of a plan barrier
+constexpr std::size_t kWordBytes = 64;  // at the beginning of a slot, for the words of a plan barrier
 static_assert(sizeof(PlanBarrier::Words) <= kWordBytes);
 
-// One piece after the other, as one rank sees it. Elements are numbered from the beginning of the piece.
+// One rank's work on the pieces of a batch. Element numbers count from the beginning of the piece.
 class PieceReducer {
  public:
   PieceReducer(ShmChannel& channel, const Reduction& reduction, const PieceWalk& walk)
@@ -32,8 +32,8 @@ class PieceReducer {
     copy_in(piece, turn, {own.end, piece.count});
   }
 
-  // The result goes back into the slots it came from: a line then only moves from its owner to the reducer and back, by
-  // loads, which processors fetch ahead; stores to lines that another core holds are several times slower.
+  // Results go back into the slots that the inputs came from. So a cache line moves only from its owner to the reducer
+  // and back, by loads, which processors prefetch. Stores to lines that another core holds are several times slower.
   void reduce_own_part(const Piece& piece, std::uint64_t turn) {
     const std::int64_t block = kBlockBytes / static_cast<std::int64_t>(item_);
     for_each_run(piece, own_part(piece), [&](const Segment& segment, std::int64_t from, Range range) {
@@ -59,7 +59,7 @@ class PieceReducer {
     std::int64_t end;
   };
 
-  // Whole cache lines of the slots.
+  // A part consists of whole cache lines of the slots.
   Range own_part(const Piece& piece) const {
     const std::int64_t grain = kLine / static_cast<std::int64_t>(item_);
     const std::int64_t grains = (piece.count + grain - 1) / grain;
@@ -67,7 +67,7 @@ class PieceReducer {
     return {edge(channel_.rank()), edge(channel_.rank() + 1)};
   }
 
-  // visit(segment, element of the segment, range of the piece) for each stretch of memory that a range consists of.
+  // Calls visit(segment, element of the segment, range of the piece) for each contiguous part of the range.
   template <typename Visit>
   void for_each_run(const Piece& piece, Range range, Visit visit) const {
     if (range.begin == range.end) return;
@@ -112,10 +112,10 @@ class PieceReducer {
   const Reduction& reduction_;
   const PieceWalk& walk_;
   std::size_t item_;
-  std::vector<const std::byte*> inputs_;  // of the ranks, for one run
+  std::vector<const std::byte*> inputs_;  // one for each rank, of the present run
 };
 
-// One small batch, as one rank sees it.
+// One rank's work on a small batch.
 struct AtOnce {
   ShmChannel& channel;
   Reduction reduction;
@@ -141,9 +141,9 @@ struct AtOnce {
     channel.say_written_among_all(turn);
   }
 
-  // When all have written.
+  // Call it when all ranks have written.
   void reduce() const {
-    channel.know_all_done_before(turn);  // whoever has written in this turn has left the one before
+    channel.know_all_done_before(turn);  // a rank that has written in this turn is done with the turn before
     std::size_t offset = 0;
     if (barrier != nullptr) {
       exchange_barrier();
@@ -164,7 +164,7 @@ struct AtOnce {
     barrier->conclude();
   }
 
-  // From `offset` of the slots on, which then is where the elements end.
+  // The elements begin at `offset` of the slots. Sets `offset` to their end.
   void fold_all(std::size_t& offset) const {
     for (const Segment& segment : segments) {
       for (int r = 0; r < channel.size(); ++r) inputs[static_cast<std::size_t>(r)] = channel.slot(r, turn) + offset;
@@ -189,7 +189,7 @@ Task reduce_later(AtOnce batch, PendingPtr all_written) {
 
 }  // namespace
 
-// A coroutine only if a rank keeps us waiting: making one takes about as long as the hand-over.
+// Makes a coroutine only if this rank has to wait: making one takes about as long as the exchange itself.
 Task shm_allreduce_at_once(ShmChannel& channel, Reduction reduction, std::span<const Segment> segments,
                            std::span<const std::byte*> inputs, PlanBarrier* barrier) {
   const AtOnce batch{channel, reduction, segments, inputs, channel.take_turns(1), barrier};
@@ -200,9 +200,9 @@ Task shm_allreduce_at_once(ShmChannel& channel, Reduction reduction, std::span<c
   return {};
 }
 
-// A pipeline of three stages: while a piece is copied in, the one before is reduced and the one before that copied out.
-// So a rank that has written in turn t is done with turn t - 3, and one that has reduced in turn t with turn t - 2;
-// it publishes what it is done with when it writes next, which is early enough with four slots.
+// A pipeline of three stages: while a piece is copied in, the piece before it is reduced, and the one before that is
+// copied out. So a rank that has written in turn t is done with turn t - 3. A rank that has reduced in turn t is done
+// with turn t - 2. It publishes `done` when it writes next, which is early enough with four slots.
 Task shm_allreduce_in_pieces(ShmChannel& channel, Reduction reduction, std::span<const Segment> segments,
                              std::size_t piece_bytes) {
   const PieceWalk walk(

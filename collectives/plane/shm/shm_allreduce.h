@@ -1,5 +1,5 @@
-// The two ways of adding up through shared memory, both without a fusion buffer: segments are read and written where
-// they lie.
+// Two algorithms for allreduce through shared memory. Both work without a fusion buffer: they read and write the
+// segments directly.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +10,15 @@
 
 namespace sirtaki {
 
-// For small batches, which fit into one slot: every rank copies its elements into its slot and then reduces all slots
-// for itself. One hand-over. `inputs` is room for one pointer for each rank. With a barrier its words go ahead of the
-// elements, in the same slot, and nothing is reduced if it is called off.
+// For small batches, which fit into one slot. Every rank copies its elements into its slot, then reduces all slots
+// itself, so ranks wait for each other only once. `inputs` has room for one pointer for each rank. With a barrier, the
+// slot holds the barrier's words before the elements. If the barrier calls the batch off, nothing is reduced.
 Task shm_allreduce_at_once(ShmChannel& channel, Reduction reduction, std::span<const Segment> segments,
                            std::span<const std::byte*> inputs, PlanBarrier* barrier = nullptr);
 
-// For large ones: pieces that stay in cache, of which every rank reduces its part and writes the result back into the
-// slots of the others. What a rank reduces itself it never copies: it reads its own elements, and writes its own
-// result, where they lie.
+// For large batches, in pieces that stay in cache. Every rank reduces its part of a piece and writes the result back
+// into the slots of the other ranks. In its own part a rank copies nothing: it reads elements from its own tensor and
+// writes results there.
 Task shm_allreduce_in_pieces(ShmChannel& channel, Reduction reduction, std::span<const Segment> segments,
                              std::size_t piece_bytes);
 

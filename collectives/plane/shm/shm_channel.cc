@@ -16,14 +16,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Longer than a piece takes to be reduced, shorter than a time slice, should the ranks have landed on one core.
+// Longer than the reduction of a piece takes. Shorter than a time slice, in case the ranks run on the same core.
 constexpr std::chrono::microseconds kSpin{20};
-constexpr int kLooks = 32;                        // between two looks at the clock
-constexpr std::chrono::milliseconds kCheck{100};  // how often a rank that does not come is suspected to be dead
+constexpr int kLooks = 32;                        // checks of the counter between two readings of the clock
+constexpr std::chrono::milliseconds kCheck{100};  // how often to check whether the awaited rank has died
 
 constexpr std::size_t kLine = 64;
 
-// Compilers do not use the instruction by themselves: a processor from before it ignores it.
+// Compilers do not emit this instruction by themselves. Older processors ignore it.
 void prefetch_to_write(const std::byte* address) {
 #if defined(__x86_64__)
   asm volatile("prefetchw %0" : : "m"(*address));
@@ -42,7 +42,7 @@ void relax() {
 
 }  // namespace
 
-// Ranks `first` to `last` have all come to `value`; each is looked at until it has.
+// Waits until the counters of the ranks `first` to `last` have all reached `value`. Reads them one rank after another.
 class ShmChannel::Wait final : public Pending {
  public:
   Wait(const ShmChannel& channel, Counter counter, std::uint64_t value, int first, int last)
@@ -78,7 +78,8 @@ class ShmChannel::Wait final : public Pending {
   }
 
  private:
-  // A rank may go away once it has done its part, so what it has done is looked at after its life.
+  // Re-read the counter after the process was found dead: it may have published its last value and then exited
+  // normally.
   bool check_life() {
     const int rank = next_;
     if (!channel_.has_died(rank) || arrived()) return next_ > last_;
@@ -101,7 +102,7 @@ std::size_t ShmChannel::segment_size(int ranks, std::size_t slot_size) {
   return static_cast<std::size_t>(ranks) * (sizeof(Counters) + kSlots * slot_size);
 }
 
-// Fresh shared memory is zero, which is what the counters begin with; constructing them would race with faster ranks.
+// Fresh shared memory is zero, and counters begin at zero. Constructing them here would race with faster ranks.
 ShmChannel::ShmChannel(std::unique_ptr<ShmSegment> segment, Transport& transport, std::vector<int> names)
     : segment_(std::move(segment)),
       transport_(&transport),
@@ -111,13 +112,13 @@ ShmChannel::ShmChannel(std::unique_ptr<ShmSegment> segment, Transport& transport
       rank_(transport.rank()),
       size_(transport.size()),
       slot_size_((segment_->bytes().size() / static_cast<std::size_t>(size_) - sizeof(Counters)) / kSlots) {
-  cores_are_free_ = find_cores();  // waits, and until then as if they were not
+  cores_are_free_ = find_cores();  // find_cores() itself waits, and does not spin then
 }
 
-// Every rank may be bound to cores of its own, so what counts is the cores that they have together.
+// Each rank may be bound to its own cores, so count the cores that all ranks have together.
 bool ShmChannel::find_cores() {
   cpu_set_t all;
-  CPU_ZERO(&all);  // nothing is known if the host has more cores than fit in
+  CPU_ZERO(&all);  // stays empty if the host has more cores than a cpu_set_t can hold
   static_cast<void>(sched_getaffinity(0, sizeof(all), &all));
   own().process.store(getpid());
   const std::uint64_t turn = take_turns(1);
@@ -145,8 +146,8 @@ void ShmChannel::wake_others() {
   }
 }
 
-// The last rank to pass the fence sees what all have stored before theirs, so one wakes those that sleep. Where ranks
-// share cores each needless wake-up costs two changes of context.
+// The last rank to pass the fence sees the stores of all ranks, so at least this rank wakes the others. Where ranks
+// share cores, each needless wake-up costs two context switches.
 void ShmChannel::say_among_all(Counter counter, std::uint64_t turn) {
   (own().*counter).store(turn + 1, std::memory_order_release);
   if (!transport_->wakes()) return;

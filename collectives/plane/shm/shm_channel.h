@@ -1,13 +1,14 @@
-// CoordinatorCache in shared memory through which the ranks of one host hand each other data, and the counters that say
-// how far everybody is.
+// Channel slots in shared memory, through which the ranks of one host exchange data. Counters show how far each rank
+// is.
 //
-// A collective is a series of turns, numbered for ever and alike on all ranks. In turn t a rank writes into its own
-// slot t % kSlots, says so (written), reads the slots of others, and says that it no longer needs them (done). In some
-// turns every rank also changes a part of everybody's slot between the two and says that (reduced).
+// A collective is a series of turns. Turn numbers never restart and are equal on all ranks. In turn t a rank writes
+// into its own slot t % kSlots and publishes that (counter `written`). Then it reads the slots of the other ranks and
+// publishes that it no longer needs them (`done`). In some turns every rank, between the two, also writes results into
+// its part of all slots and publishes that (`reduced`).
 //
-// Why it is safe: a rank writes its slot in turn t only when all ranks are done with turn t - kSlots, so nobody reads
-// it. Counters only grow and each has one writer. A writer stores with release after its data, a reader loads with
-// acquire before reading, so what was written before the counter is seen after it.
+// Why it is safe: a rank writes its slot in turn t only when all ranks are done with turn t - kSlots, so no rank reads
+// the slot. Counters only grow, and each has one writer. The writer stores the counter with release after its data. A
+// reader loads the counter with acquire before it reads the data, so it sees all data written before.
 #pragma once
 
 #include <sys/types.h>
@@ -30,28 +31,28 @@ class ShmChannel {
 
   static std::size_t segment_size(int ranks, std::size_t slot_size);
 
-  // Collective over the transport's ranks; blocks. The segment has segment_size() bytes for some size of slots. Ranks
-  // wake each other by the transport if that can. Errors call them by `names`, if any.
+  // Collective over the transport's ranks; blocks. The segment has segment_size() bytes for some slot size. Ranks wake
+  // each other through the transport, if it can do that. `names`: rank numbers for error messages; optional.
   ShmChannel(std::unique_ptr<ShmSegment> segment, Transport& transport, std::vector<int> names = {});
 
   int rank() const { return rank_; }
   int size() const { return size_; }
   std::size_t slot_size() const { return slot_size_; }
   std::byte* slot(int rank, std::uint64_t turn) const;
-  // Brings the first bytes of this rank's slot into this core's cache, so that the next turn need not wait for others
-  // to give them up; the program goes on meanwhile.
+  // Prefetches the first bytes of this rank's slot from other cores' caches, so that the next turn need not wait for
+  // them. Returns at once.
   void fetch_own_slot(std::uint64_t turn, std::size_t bytes) const;
-  // Are there as many cores for these ranks as there are ranks? The same on all of them.
+  // Is there one core for each of these ranks? All ranks get the same answer.
   bool cores_are_free() const { return cores_are_free_; }
-  // Does whoever hands over wake whom it concerns?
+  // Does a rank wake the waiting ranks when it publishes a counter?
   bool wakes() const { return transport_->wakes(); }
 
-  // The number of the next turn; a collective takes as many as it needs.
+  // Reserves `count` turns and returns the first one's number. A collective takes as many turns as it needs.
   std::uint64_t take_turns(std::uint64_t count) { return std::exchange(next_, next_ + count); }
 
-  // Null if there is nothing to wait for, or no longer after a moment: where cores are free, a rank that is running
-  // hands over sooner than a look at everything else takes. Waiting for a rank whose process has died throws
-  // Error(kAborted).
+  // Null if there is nothing to wait for. Where cores are free, these calls first spin for some microseconds: the other
+  // rank usually publishes sooner than the engine could look at its other work. Waiting for a rank whose process has
+  // died throws Error(kAborted).
   PendingPtr may_write(std::uint64_t turn) const;
   PendingPtr all_written(std::uint64_t turn) const;
   PendingPtr written_by(int rank, std::uint64_t turn) const;
@@ -62,8 +63,8 @@ class ShmChannel {
     own().written.store(turn + 1, std::memory_order_release);
     wake_others();
   }
-  // The same in a turn in which all ranks write and wait until all have: the last one alone wakes the others. Who waits
-  // for what they are done with learns of it then, for that is published first.
+  // For a turn in which every rank writes and then waits until all have written: only the last rank wakes the others.
+  // `done` is published first, so that a rank that waits for `done` sees it when it is woken.
   void say_written_among_all(std::uint64_t turn) {
     publish_done();
     say_among_all(&Counters::written, turn);
@@ -74,10 +75,10 @@ class ShmChannel {
     publish_done();
     wake_others();
   }
-  // Tells nobody before the next say_written(): saves a hand-over of the counters' line. The others must not wait for
-  // it before that: they need it only kSlots turns later.
+  // Publishes `done` only with the next say_written(), so that the counters' cache line moves between cores once less.
+  // No other rank may wait for it earlier. They need it only kSlots turns later.
   void note_done(std::uint64_t turn) { done_ = turn + 1; }
-  // For a collective of which it follows that all ranks are done with the turns before this one.
+  // The collective's own algorithm shows that all ranks are done with the turns before this one.
   void know_all_done_before(std::uint64_t turn) { all_done_ = std::max(all_done_, turn); }
 
  private:

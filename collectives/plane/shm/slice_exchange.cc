@@ -28,7 +28,7 @@ SliceExchange::SliceExchange(std::vector<Rail> rails, std::size_t room) {
 
 SliceExchange::~SliceExchange() {
   for (auto& rail : rails_) {
-    if (rail->running) static_cast<void>(rail.release());  // never freed: what carries it may still use its memory
+    if (rail->running) static_cast<void>(rail.release());  // never freed: the rail's plane may still use its memory
   }
 }
 
@@ -54,7 +54,7 @@ PendingPtr SliceExchange::alongside(PendingPtr other) {
   return std::make_unique<Wait>(*this, nullptr, std::move(other));
 }
 
-// True if something came forward.
+// True if any rail has moved.
 bool SliceExchange::advance() {
   bool moved = false;
   for (auto& rail : rails_) {

@@ -1,4 +1,5 @@
-// The way of slices between hosts: a few planes among the leaders of one slice, so that as many pieces are under way.
+// Sums slices between hosts, for a two-level allreduce. The leaders of one slice have kCount rails, so that the slices
+// of kCount pieces are exchanged at the same time.
 #pragma once
 
 #include <cstddef>
@@ -17,20 +18,21 @@ class SliceExchange {
  public:
   static constexpr std::size_t kCount = 2;
 
-  // For a rank that leads nothing.
+  // For a rank that leads no slice.
   SliceExchange() = default;
   // kCount rails; `room` is the size in bytes of the largest slice.
   SliceExchange(std::vector<Rail> rails, std::size_t room);
   SliceExchange(SliceExchange&&) = default;
   ~SliceExchange();
 
-  // Where the slice that travels as number `piece` is and its result comes; free once piece - kCount has arrived.
+  // The buffer for the slice of piece number `piece`, and for its result. Pieces take turns: it may be written once
+  // the result of piece - kCount has been read.
   std::byte* memory(std::size_t piece) const { return rails_[piece % kCount]->memory.data(); }
-  // The slice's elements over all hosts. The same on all leaders of a slice.
+  // Starts to sum the slice over all hosts. All leaders of a slice make the same calls in the same order.
   void start(std::size_t piece, DType dtype, ReduceOp op, std::int64_t count);
-  // Ready when it is there; all others go on meanwhile. Null for a rank that leads nothing.
+  // Waits for the result of this piece, and moves all rails on meanwhile. Null for a rank that leads no slice.
   PendingPtr arrival(std::size_t piece);
-  // Another wait, during which all rails go on.
+  // Waits for `other`, and moves all rails on meanwhile.
   PendingPtr alongside(PendingPtr other);
 
  private:

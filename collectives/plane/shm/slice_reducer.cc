@@ -9,7 +9,7 @@
 namespace sirtaki {
 namespace {
 
-constexpr std::int64_t kBlockBytes = 16 << 10;  // what is written back at a time stays in the first cache
+constexpr std::int64_t kBlockBytes = 16 << 10;  // results stay in the L1 cache until they are copied to all slots
 constexpr std::int64_t kLine = 64;
 
 const std::byte* in(const Segment& segment, std::int64_t element, std::size_t item) {
@@ -37,7 +37,8 @@ std::int64_t SliceReducer::slice_count(const Piece& piece) const {
   return own.end - own.begin;
 }
 
-// Whole cache lines of the slots. Depends on the piece and the number of leaders alone, so it is the same on all hosts.
+// A slice consists of whole cache lines of the slots. It depends only on the piece and the number of leaders, so it is
+// the same on all hosts.
 SliceReducer::Range SliceReducer::slice(const Piece& piece) const {
   if (channel_.rank() >= leaders_) return {piece.count, piece.count};
   const std::int64_t grain = kLine / static_cast<std::int64_t>(item_);
@@ -46,7 +47,7 @@ SliceReducer::Range SliceReducer::slice(const Piece& piece) const {
   return {edge(channel_.rank()), edge(channel_.rank() + 1)};
 }
 
-// visit(segment, element of the segment, range of the piece) for each stretch of memory that a range consists of.
+// Calls visit(segment, element of the segment, range of the piece) for each contiguous part of the range.
 template <typename Visit>
 void SliceReducer::for_each_run(const Piece& piece, Range range, Visit visit) const {
   if (range.begin == range.end) return;

@@ -1,4 +1,4 @@
-// The local half of a two-level allreduce: one rank's work on the pieces of a batch in the memory of its host.
+// The part of a two-level allreduce within a host: one rank's work on the pieces of a batch in shared memory.
 #pragma once
 
 #include <cstddef>
@@ -11,24 +11,24 @@
 
 namespace sirtaki {
 
-// Elements are numbered from the beginning of the piece.
+// Element numbers count from the beginning of the piece.
 class SliceReducer {
  public:
-  // The first `leaders` ranks of the channel lead a slice each.
+  // Each of the first `leaders` ranks of the channel leads one slice.
   SliceReducer(ShmChannel& channel, const Reduction& reduction, const PieceWalk& walk, int leaders);
 
   DType wire() const { return steps_.wire; }
-  // Of the piece, in elements; 0 on ranks that lead none.
+  // Elements in this rank's slice of the piece; 0 on a rank that leads no slice.
   std::int64_t slice_count(const Piece& piece) const;
 
-  // Into this rank's slot, all but the slice that it leads.
+  // Copies the piece into this rank's slot, except the slice that this rank leads.
   void copy_in(const Piece& piece, std::uint64_t turn) const;
-  // The slice's sum over the host, as it travels: steps_of_library().
+  // Writes the sum of this rank's slice over the host into `sum`, in the wire dtype: steps_of_library().
   void reduce(const Piece& piece, std::uint64_t turn, std::byte* sum);
-  // The slice's result, which has come as it travels, into this rank's memory and the slots of the others. Nobody
-  // else reads a slice after its leader has reduced it.
+  // Writes the result of this rank's slice, given in the wire dtype, into this rank's memory and the other ranks'
+  // slots. This may overwrite the inputs there: only the leader reads them, and it has reduced them.
   void spread(const Piece& piece, std::uint64_t turn, const std::byte* result) const;
-  // All but the own slice, from this rank's slot.
+  // Copies the results of all slices but the own one out of this rank's slot.
   void copy_out(const Piece& piece, std::uint64_t turn) const;
 
  private:
@@ -50,8 +50,8 @@ class SliceReducer {
   ReductionSteps steps_;
   Reduction on_host_;
   std::size_t item_;                      // bytes of an element
-  std::size_t wire_item_;                 // and on its way
-  std::vector<const std::byte*> inputs_;  // of the ranks, for one run
+  std::size_t wire_item_;                 // bytes of an element in the wire dtype
+  std::vector<const std::byte*> inputs_;  // one for each rank, of the present run
 };
 
 }  // namespace sirtaki

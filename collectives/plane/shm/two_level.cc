@@ -18,14 +18,14 @@
 namespace sirtaki {
 namespace {
 
-// Smaller where there are many ranks or /dev/shm is small.
+// The smaller sizes are for hosts with many ranks or a small /dev/shm.
 constexpr std::array<std::size_t, 3> kSlotBytes = {512 << 10, 128 << 10, 64 << 10};
 constexpr std::size_t kSmallestPiece = std::size_t{64} << 10;
-constexpr std::size_t kPieces = 8;  // of a batch, at least: enough to keep memory and network busy at the same time
+constexpr std::size_t kPieces = 8;  // at least, of a large batch: keeps memory and network busy at the same time
 
 class TwoLevelPlane final : public DataPlane {
  public:
-  // Pieces have up to `slot_bytes` on all hosts.
+  // `slot_bytes`: the largest piece, the same on all hosts.
   TwoLevelPlane(std::unique_ptr<Transport> host, ShmChannel channel, std::size_t slot_bytes, SliceExchange rails,
                 int leaders)
       : host_(std::move(host)),
@@ -63,9 +63,9 @@ class TwoLevelPlane final : public DataPlane {
   int leaders_;
 };
 
-// A pipeline of four stages: a piece is copied in, added up over the host and sent on its way, written back when it has
-// come, and copied out. With two pieces on their way, a rank is done with a piece when it is about to copy in the
-// fourth after it, which needs the same slots.
+// A pipeline of four stages: copy a piece in; sum it over the host and start the rail; write back the result of the
+// rail; copy it out. Two pieces are on the rails at a time. So a rank is done with a piece before it copies in the
+// fourth piece after it, which needs the same slots.
 Task TwoLevelPlane::allreduce(Reduction reduction, std::span<const Segment> segments) {
   static_assert(SliceExchange::kCount == 2 && ShmChannel::kSlots == 4);
   const std::size_t item = size_of(reduction.dtype);
@@ -106,7 +106,7 @@ Task TwoLevelPlane::allreduce(Reduction reduction, std::span<const Segment> segm
   }
 }
 
-// Every rank of the group makes the same calls, whether it leads or not.
+// Making a rail is collective, so ranks that lead no slice call this too.
 SliceExchange make_rails(const std::vector<int>& ranks, const MakeRail& make_rail, std::size_t room) {
   std::vector<Rail> rails;
   for (std::size_t i = 0; i < SliceExchange::kCount; ++i) {
@@ -136,7 +136,7 @@ std::unique_ptr<DataPlane> make_two_level_plane(Transport& transport, const std:
   if (!why.empty()) return nullptr;
   ShmChannel channel(std::move(segment), *host, levels.host);
   const std::size_t slot_bytes = least_of_all(transport, channel.slot_size());
-  // As wide as any wire, and a cache line for where a slice begins.
+  // Elements of the widest wire dtype. A slice begins at a cache line, so it can be one line longer than its share.
   const std::size_t room = (slot_bytes / static_cast<std::size_t>(levels.leaders) + 64) * sizeof(double);
   SliceExchange rails = make_rails(levels.rail, make_rail, room);
   return std::make_unique<TwoLevelPlane>(std::move(host), std::move(channel), slot_bytes, std::move(rails),
