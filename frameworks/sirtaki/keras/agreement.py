@@ -1,4 +1,4 @@
-"""The gradient kinds of a compiled step in later traces; gradients that no rank had at first are refused."""
+"""The agreed gradient kinds of a compiled step, kept for later traces. Refuses gradients that no rank had at first."""
 
 from __future__ import annotations
 
