@@ -229,8 +229,7 @@ def _with_cause_first(text: str) -> str:
 
 
 def _consequence(error: BaseException, where: str, cause: dict[str, Any]) -> str:
-    """The one line of a rank that did not fail first: "... because <cause>" if its error follows from it, else "after".
-    """
+    """The line of a rank that did not fail first: "... because <cause>" if its error follows from it, else "after"."""
     first = cause["description"].partition("\n")[0]
     how = _text_of(error).partition("\n")[0]
     follows = _follows_from(error, first)

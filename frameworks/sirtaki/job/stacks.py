@@ -78,8 +78,7 @@ def start() -> None:
 
 
 def stop() -> None:
-    """Waits for that thread, after the engine has shut down: if the interpreter ended first, the process would crash.
-    """
+    """Waits for that thread, after the engine has shut down. If the interpreter ended first, it would crash."""
     global _server
     core.set_forced_stacks(0, -1)  # when the interpreter ends, faulthandler releases the signal
     server, _server = _server, None
