@@ -40,7 +40,7 @@ class Starting:
             self.due, self._asked = _NEVER, False
 
     def ask(self) -> tuple[set[int], str]:
-        """(ranks to check before missing() is called, the text for the check); no ranks if checked or complete."""
+        """(ranks to check before missing() is called, the text for the check); no ranks if known or asked already."""
         if not self._is_complete() or self._late_callers() or self._asked:
             return set(), ""
         self._asked = True

@@ -44,7 +44,7 @@ class OpenMpi(Starter):
         return environ.get("PMIX_NAMESPACE", "")
 
     def is_stranger_to(self, version: Callable[[], str], environ: Mapping[str, str]) -> bool:
-        """Not to MPICH where that speaks PMIx, as it says, nor inside a rank of Open MPI that has started Hydra."""
+        """False for MPICH with PMIx (its version text says so), and inside an Open MPI rank that has started Hydra."""
         if number(environ, "OMPI_COMM_WORLD_SIZE") < 2 or "PMI_RANK" in environ:
             return False
         words = version()
