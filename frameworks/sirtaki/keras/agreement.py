@@ -17,7 +17,7 @@ class Agreements(gradient_kinds.Agreements):
     def of_graph(
         self, variables: Sequence[Hashable], names: Sequence[str], kinds: Sequence[int], group: int
     ) -> list[int]:
-        """As agreed_kinds, once for each list of variables. RuntimeError for a gradient that nobody had then."""
+        """agreed_kinds(), once for each list of variables. RuntimeError for a gradient that no rank had then."""
         agreed = self.once(tuple(variables), kinds, group, lambda: names)
         for name, own, common in zip(names, kinds, agreed, strict=True):
             if own > common:

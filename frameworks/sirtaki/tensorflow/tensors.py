@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-# As in the ops' definitions.
+# The same dtypes as in the ops' definitions.
 _DTYPES = frozenset(
     {
         *(tf.bool, tf.uint8, tf.int8, tf.uint16, tf.int16, tf.uint32, tf.int32, tf.uint64, tf.int64),

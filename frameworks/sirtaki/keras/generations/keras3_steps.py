@@ -98,7 +98,7 @@ class AveragedSteps(_Distributed):
             values = _overwriting(self, grads, vars)
             grads = [values.get(i, grad) for i, grad in enumerate(grads)]
             if len(values) == len(grads):
-                attachment.reduced = True  # nothing else comes
+                attachment.reduced = True  # there are no other gradients
         return super()._overwrite_variables_directly_with_gradients(grads, vars)
 
 
