@@ -1,11 +1,12 @@
-/* The engine of this process for compiled kernels of frameworks that are built apart from sirtaki._core: a table of C
- * functions, whose address `sirtaki._core.c_api()` gives. Plain C, so that neither side sees the other's C++ library.
+/* A table of C functions through which compiled kernels of frameworks use the engine of this process. The kernels are
+ * built apart from sirtaki._core; `sirtaki._core.c_api()` returns the table's address. Plain C, so that the two sides
+ * may use different C++ libraries.
  */
 #pragma once
 
 #include <stdint.h>
 
-/* Goes up whenever a struct below changes its meaning; a kernel library refuses a table of another version. */
+/* Increased at each change of a struct below. A kernel library refuses a table of another version. */
 enum { kSirtakiApiVersion = 1 };
 
 enum SirtakiError {
@@ -25,34 +26,34 @@ enum SirtakiQuestion {
   kSirtakiQuestionCount = 6,
 };
 
-/* What the thread in submit() may spend on the request. */
+/* How long the thread in submit() may stay for the request. */
 enum SirtakiPatience {
-  kSirtakiReturn = 0,  /* nothing */
-  kSirtakiAdvance = 1, /* a moment of the engine's work, if the engine sleeps: a small collective may end in it */
-  kSirtakiWait = 2,    /* submit() returns when the request has ended */
+  kSirtakiReturn = 0,  /* not at all */
+  kSirtakiAdvance = 1, /* one round of engine work, if the engine sleeps; a small collective may end in it */
+  kSirtakiWait = 2,    /* until the request has ended */
 };
 
-/* How a request ended; valid during the call that passes it. */
+/* How a request ended; valid only during the callback that gets it. */
 struct SirtakiOutcome {
   int32_t error;
-  const char* message;            /* what went wrong, "" if nothing */
-  int64_t value;                  /* join: the last rank; a question: its answer */
-  const int64_t* received_splits; /* alltoall: the rows that came from each rank */
+  const char* message;            /* the error's message, "" without an error */
+  int64_t value;                  /* join: the rank that joined last; question: its answer */
+  const int64_t* received_splits; /* alltoall: number of rows from each rank */
   int32_t received_split_count;
   int32_t abandoned; /* the request's memory may still be written to, so never free it */
 };
 
 struct SirtakiTensor {
   const void* in;
-  void* out;      /* null: `allocate` gives the memory once the size is known */
+  void* out;      /* null: `allocate` is called once the size is known */
   int32_t dtype;  /* the core's number, as in sirtaki._core.DTYPES */
-  int32_t device; /* -1: host memory; else the number of the GPU, on which the collective comes after everything that
-                     was queued before submit(), and before everything that is queued after `finished` */
+  int32_t device; /* -1: host memory; else the GPU's number. There the collective runs after all work queued before
+                     submit(), and before all work queued after `finished` */
   int32_t dimensions;
   const int64_t* shape;
 };
 
-/* Read during submit() only, but for the memory of the tensors and the context. */
+/* Read during submit() only, except the tensors' memory and the context. */
 struct SirtakiRequest {
   int32_t verb;     /* the core's number, as in sirtaki._core.VERBS */
   const char* name; /* "": numbered by the core */
@@ -67,17 +68,17 @@ struct SirtakiRequest {
   int32_t split_count;
   const char* site;
   int32_t patience;
-  void* context; /* given back to both functions */
-  /* Memory for output `tensor` of this shape; any thread. */
+  void* context; /* passed to both functions */
+  /* Returns memory for output `tensor` of this shape. Called on any thread. */
   void* (*allocate)(void* context, int32_t tensor, int32_t dimensions, const int64_t* shape);
-  /* Called exactly once, on any thread, also from within submit() if the request is refused. */
+  /* Called exactly once, on any thread. If the request is refused, submit() itself calls it. */
   void (*finished)(void* context, const struct SirtakiOutcome* outcome);
 };
 
 struct SirtakiApi {
   uint32_t version;
   void (*submit)(const struct SirtakiRequest* request);
-  /* Answers before it returns. */
+  /* Calls `answer` before it returns. */
   void (*ask)(int32_t question, int32_t process_set, void* context,
               void (*answer)(void* context, const struct SirtakiOutcome* outcome));
 };

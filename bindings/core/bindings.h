@@ -1,4 +1,4 @@
-// What each file of the binding adds to the module.
+// Functions that the files of this binding share.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -26,38 +26,37 @@ void bind_gpu_direct(pybind11::module_& module);
 void bind_gradients(pybind11::module_& module);
 void bind_forced_stacks(pybind11::module_& module);
 
-// "" if they cannot be had. Any thread, without the interpreter's lock.
+// "" if they are not available. Any thread, without the GIL.
 std::string stacks_by_force();
 
-// The GPU of this number. Throws Error(kPrecondition) with the loader's words.
+// The GPU of this number. Throws Error(kPrecondition) with the loader's message.
 Device& gpu(int number);
-// NCCL, or null and the loader's words.
+// NCCL, or null with the loader's message in `why`.
 std::shared_ptr<const NcclLibrary> find_nccl(std::string& why);
-// For the planes of a job whose ranks find their usual GPU by `local_rank`.
+// For the planes of a job. A rank's usual GPU is chosen by `local_rank`.
 GpuOptions gpu_options(const Settings& settings, std::function<void(const std::string&)> tell,
                        std::function<int()> local_rank);
 
-// What Python raises for it.
+// Sets the Python exception for this error.
 void set_python_error(const Error& error);
 
-// A tensor as Python describes it: address to read, to write, dtype number, shape, device.
+// A tensor from Python: address to read, address to write, dtype number, shape, device.
 using PyTensor = std::tuple<std::uintptr_t, std::uintptr_t, int, Shape, int>;
-// Makes them the request's, and gives their addresses. Throws Error for a dtype that does not exist.
+// Adds the tensors to the request and returns their addresses. Throws Error for an unknown dtype.
 std::vector<Address> take_tensors(const std::vector<PyTensor>& tensors, Request& request);
 
-// The point in the stream's order at which the request was made. Throws Error(kPrecondition) while that is captured.
+// An event on the stream at the time of the request. Throws Error(kPrecondition) while the stream is captured.
 EventPtr ready_on(const Request& request, std::uintptr_t stream);
 
-// For a thread that has waited without the GIL and is about to take it again. While the interpreter ends, Python would
-// unwind such a thread, and C++ would end the process by std::terminate; so the thread stays here until the process
-// ends.
+// Call it before a thread that waited without the GIL takes the GIL again. While the interpreter ends, Python would
+// unwind such a thread, and C++ would call std::terminate. So the thread then stays here until the process ends.
 void stay_out_of_ending_interpreter();
 
-// A Work for Python: it keeps `keep` alive until neither the engine nor a GPU touches its memory any longer. `stream`:
-// on which the memory was made, null on the host.
+// A Work for Python. It keeps `keep` alive until neither the engine nor a GPU uses its memory. `stream`: the stream
+// that allocated the memory, null for host memory.
 pybind11::object wrap_work(std::shared_ptr<Work> work, std::shared_ptr<Engine> engine, pybind11::object keep,
                            std::optional<std::uintptr_t> stream);
-// Work.wait of such an object.
+// Python's Work.wait() on an object made by wrap_work().
 void wait_for(pybind11::handle work, std::optional<std::uintptr_t> stream);
 
 }  // namespace sirtaki

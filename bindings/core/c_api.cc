@@ -29,7 +29,7 @@ void tell_failure(Callback callback, void* context, SirtakiError kind, const cha
   callback(context, &outcome);
 }
 
-// Runs `work`, and makes what it throws an outcome: nothing may be thrown into C.
+// Runs `work` and turns its exceptions into outcomes: no exception may reach C code.
 template <class Callback, class Work>
 void guarded(Callback callback, void* context, const Work& work) {
   try {
@@ -87,11 +87,11 @@ void wait_for(Engine& engine, Work& work) {
     while (!engine.wait(work, std::exchange(help, false))) {
     }
   } catch (const Error&) {
-    engine.wake();  // a callback of the engine's, which may not wait; `finished` is called all the same
+    engine.wake();  // an engine callback, which must not wait; `finished` is called later
   }
 }
 
-// Memory that the framework gives now may still be used by what it had queued before.
+// On a GPU, work that the framework queued before may still use the memory that it gives now.
 Allocate allocation_by(const SirtakiRequest& asked, int device) {
   return [allocate = asked.allocate, context = asked.context, device](std::size_t tensor, const Shape& shape,
                                                                       Stream stream) {
@@ -113,7 +113,7 @@ void submit(const SirtakiRequest* asked) {
     engine = engine_to_use();
     std::vector<Address> addresses;
     for (int i = 0; i < asked->tensor_count; ++i) addresses.push_back({asked->tensors[i].in, asked->tensors[i].out});
-    // Each of the ways to go on, below, sees to it that the engine learns of the request.
+    // Each branch below makes sure that the engine notices the request.
     const int device = asked->tensor_count > 0 ? asked->tensors[0].device : kHostDevice;
     EventPtr ready = device == kHostDevice ? nullptr : gpu(device).record_all();
     work = engine->submit(asked->process_set,
@@ -122,7 +122,7 @@ void submit(const SirtakiRequest* asked) {
   };
   guarded(asked->finished, asked->context, start);
   if (work == nullptr) return;
-  // Of the request only the function and the context are read later; the rest is the caller's again.
+  // Later only the request's functions and context are used; the caller may reuse the rest.
   const int patience = asked->patience;
   engine->follow(*work, [kept = *asked](Work& done) { tell_result(kept, done); });
   if (patience == kSirtakiWait) {

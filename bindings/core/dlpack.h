@@ -1,5 +1,5 @@
-// Of DLPack's C interface (version 1, "exchange API"), what it takes to learn where a tensor of a framework lies. The
-// layout of these structures is part of that standard; a framework offers a table of its functions as a capsule.
+// The part of DLPack's C interface (version 1, "exchange API") that gives the address of a framework's tensor. The
+// standard defines the layout of these structures. A framework offers its table of functions as a capsule.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ struct ExchangeApi {
   void* allocate;
   void* own_tensor_of;
   void* object_of;
-  int (*tensor_of)(void* object, Tensor* out);  // null if the framework has none; not 0: a Python error is set
+  int (*tensor_of)(void* object, Tensor* out);  // null if missing; returns non-zero after setting a Python error
   int (*current_stream)(std::int32_t kind, std::int32_t number, void** out);
 };
 

@@ -1,4 +1,4 @@
-// What Python calls of the engine: arguments are converted, the core is called.
+// The engine's functions for Python: they convert arguments and call the core.
 #include <pybind11/stl.h>
 
 #include <variant>
@@ -30,7 +30,7 @@ Fields fields_of(const FailureCause& cause) {
           {"description", cause.describe()}};
 }
 
-// Why the job has failed, before that or meanwhile.
+// The failure cause if the job has failed, before or during shutdown.
 std::optional<Fields> shutdown() {
   const std::optional<FailureCause> cause = end_engine();
   return cause ? std::optional(fields_of(*cause)) : std::nullopt;
@@ -78,7 +78,7 @@ EventPtr ready_on(const Request& request, std::uintptr_t stream) {
 
 namespace {
 
-// The function is kept alive by the work until that is done. It runs on the engine's thread.
+// The work keeps the function alive until it is done. The function runs on the engine's thread.
 Allocate allocation_by(const py::object& function) {
   if (function.is_none()) return nullptr;
   return [function = function.ptr()](std::size_t tensor, const Shape& shape, Stream stream) -> void* {

@@ -20,7 +20,7 @@ void set_python_error(const Error& error) {
 void bind_errors(py::module_& module) {
   internal_error().call_once_and_store_result([&]() -> py::object {
     py::object type = py::exception<Error>(module, "InternalError", PyExc_RuntimeError);
-    type.attr("__module__") = "sirtaki";  // as programs know it, and as tracebacks and messages name it
+    type.attr("__module__") = "sirtaki";  // its public name, in programs and tracebacks
     type.attr("__name__") = "SirtakiInternalError";
     type.attr("__qualname__") = "SirtakiInternalError";
     return type;

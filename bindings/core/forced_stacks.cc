@@ -1,6 +1,6 @@
-// The stacks of this process's Python threads when its interpreter does not answer, since native code holds its lock.
-// Python's faulthandler can write them then, in a signal's handler; which signal, and into which file, it is told by
-// frameworks/sirtaki/stacks.py. The calling thread raises the signal for itself, so that no other thread is disturbed.
+// The stacks of this process's Python threads while native code holds the GIL, so that the interpreter cannot answer.
+// Python's faulthandler can still write them, in a signal handler. frameworks/sirtaki/job/stacks.py chooses the signal
+// and the file. The calling thread raises the signal for itself, so that no other thread is disturbed.
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@ namespace {
 
 struct Means {
   std::mutex mutex;
-  int signal = 0;  // none: stacks cannot be had
+  int signal = 0;  // 0: no stacks available
   int file = -1;
 };
 
@@ -23,7 +23,7 @@ Means& means() {
   return *instance;
 }
 
-// Blocked in the engine's thread and those like it.
+// The engine's thread and similar threads block signals.
 void raise_unblocked(int number) {
   sigset_t only;
   sigset_t before;

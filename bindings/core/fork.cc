@@ -12,7 +12,7 @@
 namespace sirtaki {
 namespace {
 
-// Where the handlers of fork() can find it.
+// Global, so that the handlers of fork() can read it.
 std::atomic<pid_t> parent{0};
 
 }  // namespace

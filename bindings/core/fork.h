@@ -1,16 +1,16 @@
-// A process that a rank forks, as a data loader does for its workers, has none of the engine's threads, and finds
-// mutexes as they were at that moment.
+// Detects processes that a rank has forked, such as a data loader's workers. They have none of the engine's threads,
+// and mutexes stay in their state at the fork.
 #pragma once
 
 namespace sirtaki {
 
-// From now on forks are noticed; may be called again.
+// Detects forks from now on. May be called again.
 void watch_forks();
 
-// Was this process forked by one that watches? It may ask who its parent is, but do nothing together with other ranks.
+// True in a process forked after watch_forks(). It may query rank and size, but take part in no collective.
 bool is_forked_child();
 
-// Throws Error(kPrecondition), which says what to do, if it was.
+// Throws Error(kPrecondition) with advice in a forked child.
 void refuse_forked_child();
 
 }  // namespace sirtaki

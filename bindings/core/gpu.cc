@@ -25,7 +25,7 @@ struct Libraries {
 };
 
 Libraries& libraries() {
-  static auto* const instance = new Libraries;  // as the process-wide engine: other threads may outlive main()
+  static auto* const instance = new Libraries;  // never destroyed: other threads may outlive main()
   return *instance;
 }
 
@@ -60,7 +60,7 @@ std::shared_ptr<const NcclLibrary> find_nccl(std::string& why) {
 
 namespace {
 
-// {part: what it is}, or what the loader said.
+// {part: its description, or the loader's message}.
 std::map<std::string, std::string> info() {
   std::map<std::string, std::string> result;
   try {

@@ -1,5 +1,5 @@
-// NCCL on a stream of the caller's, without the engine: for steps that are captured into a graph, in which ranks cannot
-// agree on anything. Whoever uses it has agreed before on what will be called, in which order.
+// NCCL on the caller's stream, without the engine. For steps captured into a graph, during which ranks cannot vote.
+// The ranks must agree on the calls and their order before the capture.
 #include <pybind11/stl.h>
 
 #include <cstring>
@@ -24,7 +24,7 @@ void finish(Task task) {
   while (!task.advance()) std::this_thread::sleep_for(std::chrono::microseconds(20));
 }
 
-// One communicator of its own. One thread at a time.
+// Has its own communicator. For one thread at a time.
 class DirectNccl {
  public:
   DirectNccl(const std::string& id, int rank, int size, int device, std::uintptr_t stream, bool kernels) : size_(size) {
@@ -38,8 +38,8 @@ class DirectNccl {
     finish(nccl_->connect());
   }
 
-  // In place, one batch for each dtype; queued on the stream. `wire`: the dtype in which sums of floats travel, -1 for
-  // their own.
+  // In place, one batch for each dtype; queued on the stream. `wire`: the wire dtype for sums of floats, -1 for their
+  // own dtype.
   void allreduce(const std::vector<PyTensor>& tensors, int op, double prescale, double postscale, int wire) {
     std::map<DType, std::vector<Segment>> kinds;
     for (const auto& [in, out, dtype, shape, device] : tensors) {
@@ -80,7 +80,7 @@ py::bytes unique_id() {
   return {id.bytes, sizeof(id.bytes)};
 }
 
-// parts: (address to read, address to write, number of elements). In one launch for up to 144 of them.
+// parts: (address to read, address to write, number of elements). One kernel launch for up to 144 parts.
 void convert(int device, int to, int from,
              const std::vector<std::tuple<std::uintptr_t, std::uintptr_t, std::int64_t>>& parts,
              std::uintptr_t stream) {
@@ -92,7 +92,7 @@ void convert(int device, int to, int from,
                       reinterpret_cast<Stream>(stream));
 }
 
-// (may they use NCCL, have all of them kernels, why not)
+// (whether the ranks may use NCCL, whether all GPUs have kernels, the reason if not)
 std::tuple<bool, bool, std::string> agree_on_cards(const std::vector<PyCard>& cards) {
   std::vector<GpuCard> converted;
   for (const auto& [identity, nccl, lacks_nccl, lacks_kernels] : cards) {

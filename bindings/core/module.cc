@@ -1,4 +1,4 @@
-// sirtaki._core: the core as the adapters see it. Documented in frameworks/sirtaki/_core.pyi.
+// sirtaki._core: the core's interface for the adapters. Documented in frameworks/sirtaki/_core.pyi.
 #include "bindings.h"
 
 PYBIND11_MODULE(_core, module) {

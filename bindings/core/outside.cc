@@ -19,7 +19,7 @@
 namespace sirtaki {
 namespace {
 
-// What the eventfd counts: any number of signals, or the end.
+// Added to the eventfd: kSignal for each signal, kEnd to stop the thread.
 constexpr std::uint64_t kSignal = 1;
 constexpr std::uint64_t kEnd = std::uint64_t{1} << 32;
 constexpr std::size_t kLongestWord = std::size_t{1} << 18;
@@ -27,7 +27,7 @@ constexpr std::size_t kLongestAnswer = 100'000;  // bytes; the kernel takes some
 
 using Handler = void (*)(int);
 
-// A signal's handler can only know globals.
+// Globals, since a signal handler can access nothing else.
 std::atomic<int> event{-1};
 std::atomic<pid_t> owner{0};
 std::atomic<Handler> mpis{SIG_DFL};
@@ -37,7 +37,7 @@ void on_usr1(int number) {
   if (getpid() == owner.load()) {
     if (::write(event.load(), &kSignal, sizeof(kSignal)) < 0) errno = before;
     if (const Handler handler = mpis.load(); handler != SIG_DFL) handler(number);
-  } else {  // a child that was forked and is no rank
+  } else {  // a forked child, which is no rank
     signal(number, SIG_DFL);
     raise(number);
   }
@@ -48,7 +48,7 @@ bool is_ours(const struct sigaction& action) {
   return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == on_usr1;
 }
 
-// Some MPIs have a handler that only counts.
+// Some MPIs install a handler that only counts signals.
 bool is_mpis(Handler handler) {
   Dl_info found{};
   if (dladdr(reinterpret_cast<const void*>(handler), &found) == 0 || found.dli_fname == nullptr) return false;
@@ -81,7 +81,7 @@ void write_all(std::string_view text) {
   }
 }
 
-// Lines: kind, rank, host, time, site; the rest is text.
+// Lines: kind, rank, host, time, site; then the text.
 FailureCause read_cause(const std::string& message) {
   std::istringstream lines(message);
   std::array<std::string, 5> fields;
@@ -147,8 +147,8 @@ void Outside::on_signal() {
             engine_->job_status() + "\n");
 }
 
-// The launcher passes a signal on. A program that has no handler for it is not to die of it. MPI may have put a handler
-// over the program's own for SIGUSR1, which it calls.
+// Passes on a signal from the launcher, unless the program has no handler and would die of it. MPI may have replaced
+// the program's handler for SIGUSR1 by its own, which calls the program's.
 void Outside::pass_on(int number) {
   const bool has_handler = number == SIGUSR1 && !takes_usr1_;
   if (has_handler || !signal_is_free(number)) {
@@ -159,7 +159,7 @@ void Outside::pass_on(int number) {
   send(line_, answer.data(), answer.size(), MSG_NOSIGNAL);
 }
 
-// False when the launcher is gone.
+// False if the launcher has ended.
 bool Outside::on_line() {
   std::string message(kLongestWord, '\0');
   const ssize_t count = recv(line_, message.data(), message.size(), MSG_DONTWAIT);
@@ -174,7 +174,7 @@ bool Outside::on_line() {
   } else if (message[0] == 'F') {
     try {
       engine_->fail_job(read_cause(message.substr(1)));
-    } catch (const Error&) {  // not from a launcher of this version; the rank is told to end in any case
+    } catch (const Error&) {  // from a launcher of another version; the rank is ended in any case
     }
   }
   return true;

@@ -1,6 +1,6 @@
-// Hears what reaches this process from outside the job's own transport: SIGUSR1, which asks how the job stands, and the
-// launcher, which asks how this rank stands and tells why the job ends. Its thread sleeps until something comes, and
-// needs neither the interpreter nor the engine's thread.
+// Receives requests from outside the job's transport: SIGUSR1, which asks for the job status; and the launcher, which
+// asks for this rank's status and sends the failure cause. Its thread sleeps until a request arrives. It needs neither
+// the interpreter nor the engine's thread.
 #pragma once
 
 #include <memory>
@@ -10,15 +10,15 @@
 
 namespace sirtaki {
 
-// Whether the program has no handler of its own for this signal. SIGUSR1 then gets one as long as an Outside lives.
+// Whether the program has no handler for this signal. If SIGUSR1 is free, an Outside handles it during its life.
 bool signal_is_free(int number);
 
 class Outside {
  public:
-  // line: a descriptor that stays the caller's, -1 for none (frameworks/sirtaki/supervision.py). takes_usr1: what
-  // signal_is_free(SIGUSR1) said before MPI was there.
+  // line: a descriptor owned by the caller, -1 for none (frameworks/sirtaki/job/supervisor_link.py). takes_usr1: the
+  // result of signal_is_free(SIGUSR1) before MPI was initialised.
   Outside(std::shared_ptr<Engine> engine, int line, bool takes_usr1);
-  // A program that has put a handler of its own over ours keeps it.
+  // If the program has replaced our handler by its own, that one stays.
   ~Outside();
 
  private:

@@ -18,16 +18,16 @@ namespace sirtaki {
 namespace {
 
 struct Process {
-  std::mutex mutex;  // who makes and ends engines
+  std::mutex mutex;  // held while an engine is made or ended
   std::mutex engine_mutex;
   std::shared_ptr<Engine> engine;
   std::unique_ptr<Outside> outside;
-  bool failed = false;                  // the last job
+  bool failed = false;                  // whether the last job failed
   std::unique_ptr<MpiSession> session;  // outlives engines: MPI can be initialised only once
 };
 
 Process& process() {
-  static auto* const instance = new Process;  // kept until the process is gone, since other threads may still be here
+  static auto* const instance = new Process;  // never destroyed: other threads may still use it
   return *instance;
 }
 
@@ -42,7 +42,7 @@ constexpr const char* kNotInitialized = "Sirtaki has not been initialized; use i
 void say(int rank, bool with_time, const std::string& line) {
   const std::string text = "sirtaki: " + (with_time ? time_of_day(wall_clock()) + " " : "") + "[rank " +
                            std::to_string(rank) + "] " + line + "\n";
-  if (::write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // nobody to tell
+  if (::write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // stderr is closed; nothing can be reported
 }
 
 MpiCommunicator base_communicator(const MpiSession& session, const StartOptions& start) {
@@ -57,7 +57,7 @@ PlaneOptions plane_options(const Settings& settings, const std::function<void(co
           .tell = tell};
 }
 
-// A rank whose program ended well in a job that failed. If it left first, its exit code would be the job's.
+// For a rank whose program succeeded in a failed job. If it exited first, its exit code would become the job's.
 void let_others_leave_first(int status, void*) {
   if (status != 0) return;
   std::this_thread::sleep_for(kPatienceWithStarter);
@@ -67,7 +67,7 @@ void let_others_leave_first(int status, void*) {
 }  // namespace
 
 std::shared_ptr<Engine> find_engine() {
-  if (is_forked_child()) return process().engine;  // another thread may have held the mutex when this process began
+  if (is_forked_child()) return process().engine;  // another thread may have held the mutex at the fork
   const std::lock_guard lock(process().engine_mutex);
   return process().engine;
 }
@@ -139,8 +139,8 @@ void abort_job(int exit_code) {
   const auto engine = find_engine();
   if (engine != nullptr && !is_forked_child()) {
     engine->abort_job(exit_code);
-    // MPI_Abort may return before the starter has acted on it. A process that left at once was seen to make MPICH's
-    // mpiexec miss the message and the death alike, so that the other ranks lived on.
+    // MPI_Abort may return before the starter has acted on it. If a process exits at once, MPICH's mpiexec can miss
+    // both the message and the exit, and the other ranks live on.
     std::this_thread::sleep_for(kPatienceWithStarter);
   }
   _exit(exit_code);

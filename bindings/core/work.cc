@@ -12,11 +12,11 @@ namespace {
 
 namespace py = pybind11;
 
-// Memory of works that Python has let go of while the engine still uses it. Only touched with the GIL held.
+// Memory of works that Python has dropped while the engine still uses it. Accessed only with the GIL held.
 using Leftovers = std::vector<std::pair<std::shared_ptr<Work>, py::object>>;
 
 Leftovers& leftovers() {
-  static auto* const list = new Leftovers;  // never destroyed: the interpreter may be gone before the process is
+  static auto* const list = new Leftovers;  // never destroyed: the interpreter may end before the process
   return *list;
 }
 
@@ -26,20 +26,20 @@ bool is_in_use(const Work& work) {
   try {
     return !work.there()->reached();
   } catch (const Error&) {
-    return false;  // a GPU that has failed uses nothing any longer; its users are told elsewhere
+    return false;  // a failed GPU uses no memory any more; the error is reported elsewhere
   }
 }
 
-// Makes what is queued on the stream from now on run after the event, unless the last call did just that: the works of
-// a batch share their event.
+// Makes work queued on the stream from now on wait for the event, unless the last call did the same: the works of a
+// batch share one event.
 void hold_back(const EventPtr& event, std::uintptr_t stream) {
-  static auto* const last = new std::pair<std::weak_ptr<Event>, std::uintptr_t>;  // only touched with the GIL held
+  static auto* const last = new std::pair<std::weak_ptr<Event>, std::uintptr_t>;  // accessed only with the GIL held
   if (last->first.lock() == event && last->second == stream) return;
   event->hold_back(reinterpret_cast<Stream>(stream));
   *last = {event, stream};
 }
 
-// Dropping an object may run any code, this function included, so the list is in order before anything is dropped.
+// Dropping an object may run any code, even this function. So the list is complete before any object is dropped.
 void drop_finished_leftovers() {
   Leftovers finished;
   Leftovers kept;
@@ -59,11 +59,11 @@ class PyWork {
   PyWork(PyWork&&) = default;
   ~PyWork() {
     if (work_ == nullptr) return;
-    work_->note_known();  // nobody will wait for it
+    work_->note_known();  // no caller will wait for it
     if (is_forked_child()) {
       keep_.release();
     } else if (!work_->done()) {
-      engine_->wake();  // it may have been submitted quietly, and the wait interrupted
+      engine_->wake();  // it may have been submitted without waking the engine, and its wait interrupted
       leftovers().emplace_back(work_, std::move(keep_));
     } else if (work_->abandoned()) {
       keep_.release();  // never freed: a library may still write there
@@ -79,11 +79,11 @@ class PyWork {
     return true;
   }
 
-  // On a GPU: until all is queued; then `stream` waits for the results, or without one this thread.
+  // On a GPU: waits until all work is queued. Then `stream` waits for the results; without a stream, this thread does.
   void wait(std::optional<std::uintptr_t> stream) {
     refuse_forked_child();
     bool done = work_->done();
-    if (done) engine_->note_result_read();  // else Engine::wait() sees to it
+    if (done) engine_->note_result_read();  // otherwise Engine::wait() does this
     for (bool help = true; !done; help = false) {
       done = wait_without_gil(help);
       if (!done && PyErr_CheckSignals() != 0) throw py::error_already_set();
@@ -98,13 +98,13 @@ class PyWork {
       there->block();
       stay_out_of_ending_interpreter();
     }
-    // Memory that goes back to the stream it came from is not used again before the stream has waited.
+    // Memory returned to the stream that allocated it is reused only after that stream has waited.
     ordered_ |= !stream || stream == stream_;
     const std::string failure = engine_->failure();
     if (!failure.empty()) throw Error(ErrorKind::kAborted, failure);
   }
 
-  // A result that was taken is given again, so that callers need not remember.
+  // Returns the same list at each call, so callers need not keep it.
   py::list buffers() {
     if (!buffers_) {
       buffers_ = py::list();
@@ -135,7 +135,7 @@ class PyWork {
   std::shared_ptr<Work> work_;
   std::shared_ptr<Engine> engine_;
   py::object keep_;
-  std::optional<std::uintptr_t> stream_;  // that the memory in keep_ belongs to
+  std::optional<std::uintptr_t> stream_;  // the stream that allocated the memory in keep_
   bool ordered_ = false;
   std::optional<py::list> buffers_;
 };
@@ -148,7 +148,7 @@ void stay_out_of_ending_interpreter() {
 #else
   const auto ending = [] { return _Py_IsFinalizing() != 0; };
 #endif
-  // The main thread is the one that ends it; it may well wait, in some object's __del__.
+  // The main thread ends the interpreter; it may wait in an object's __del__ and must not stop here.
   if (getpid() == gettid()) return;
   while (ending()) pause();
 }

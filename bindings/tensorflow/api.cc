@@ -12,7 +12,7 @@ struct Found {
   std::string problem;
 };
 
-// Fills the table and notes the names that are missing.
+// Fills the table and records the names of missing functions.
 class Lookup {
  public:
   Lookup(void* library, std::string& missing) : library_(library), missing_(missing) {}
@@ -81,7 +81,7 @@ void look_up_kernels(Lookup& find, Api& api) {
   find(api.run_done_callback, "TF_RunAsyncOpKernelDoneCallback");
 }
 
-// TensorFlow is loaded with its symbols kept to itself, so they have to be asked for; it is never loaded from here.
+// TensorFlow's symbols are loaded as local, so each is looked up by name. This code never loads TensorFlow.
 Found look_up_all() {
   Found found;
   void* const library = dlopen(kLibrary, RTLD_NOW | RTLD_NOLOAD);
@@ -99,7 +99,8 @@ Found look_up_all() {
 }
 
 const Found& found() {
-  static const auto* const instance = new Found(look_up_all());  // kernels may run while the process ends
+  static const auto* const instance =
+      new Found(look_up_all());  // never destroyed: kernels may run while the process ends
   return *instance;
 }
 

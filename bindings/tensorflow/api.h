@@ -1,13 +1,13 @@
-// The part of TensorFlow's C API that the kernels use, declared here so that building needs no TensorFlow. The
-// functions are looked up in the TensorFlow that this process has loaded; its C API is stable, so one build serves all
-// versions.
+// The part of TensorFlow's C API that the kernels use, declared here so that the build needs no TensorFlow. The
+// functions are looked up in the TensorFlow that this process has loaded. The C API is stable, so one build works with
+// all versions.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
-// TensorFlow's own types, all of them opaque.
+// TensorFlow's opaque types.
 struct TF_AsyncOpKernelDoneCallback;
 struct TF_DimensionHandle;
 struct TF_KernelBuilder;
@@ -23,7 +23,7 @@ namespace sirtaki::tensorflow {
 
 enum class Code : int { kOk = 0, kUnknown = 2, kInvalidArgument = 3, kFailedPrecondition = 9, kInternal = 13 };
 
-// TensorFlow's numbers of the dtypes that the core has.
+// TensorFlow's numbers for the core's dtypes.
 enum class TfType : int {
   kFloat = 1,
   kDouble = 2,
@@ -40,7 +40,7 @@ enum class TfType : int {
   kUint64 = 23,
 };
 
-// Each member is the C function of that name with TF_ in front.
+// Each member is the C function with the same name and the prefix TF_.
 struct Api {
   TF_Status* (*new_status)();
   void (*delete_status)(TF_Status*);
@@ -105,10 +105,10 @@ struct Api {
 // Looked up once, when this library is loaded.
 const Api& api();
 
-// "" if all functions were found, otherwise what is wrong, naming them.
+// "" if all functions were found, otherwise a message with the missing names.
 const std::string& problem();
 
-// A TF_Status of its own for each use.
+// Owns a TF_Status.
 class Status {
  public:
   Status() : status_(api().new_status()) {}

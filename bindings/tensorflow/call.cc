@@ -12,8 +12,7 @@
 namespace sirtaki::tensorflow {
 namespace {
 
-// The job's failures are unknown errors as in Horovod: of aborted ones TensorFlow's own sessions think that the step
-// should be tried again.
+// A failed job is an UNKNOWN error, as in Horovod. TensorFlow's sessions would retry the step after an ABORTED error.
 Code code_of(std::int32_t error) {
   switch (error) {
     case kSirtakiInvalidArgument:
@@ -33,7 +32,7 @@ struct Element {
   std::size_t size;
 };
 
-// In the order of the core's numbers (collectives/types.h), which never change.
+// In the order of the core's dtype numbers (collectives/base/types.h), which never change.
 constexpr std::array kElements{
     Element{TfType::kBool, 1},   Element{TfType::kUint8, 1},    Element{TfType::kInt8, 1},
     Element{TfType::kUint16, 2}, Element{TfType::kInt16, 2},    Element{TfType::kUint32, 4},
@@ -42,7 +41,7 @@ constexpr std::array kElements{
     Element{TfType::kDouble, 8},
 };
 
-// -1 for a type that the core has not; the ops' definitions admit none.
+// -1 for a type unknown to the core; the ops' definitions exclude these.
 std::int32_t core_dtype(TfType type) {
   const auto found = std::find_if(kElements.begin(), kElements.end(), [&](const Element& e) { return e.type == type; });
   return found == kElements.end() ? -1 : static_cast<std::int32_t>(found - kElements.begin());
@@ -92,8 +91,8 @@ class Call {
   std::vector<std::vector<std::int64_t>> shapes_;
   std::vector<TfType> types_;
   std::vector<SirtakiTensor> tensors_;
-  std::vector<TensorPtr> held_;                      // inputs and outputs that the engine reads and writes
-  std::vector<std::unique_ptr<std::byte[]>> spare_;  // written to where TensorFlow had no memory for an output
+  std::vector<TensorPtr> held_;                      // inputs and outputs in use by the engine
+  std::vector<std::unique_ptr<std::byte[]>> spare_;  // memory for outputs that TensorFlow could not allocate
 };
 
 TensorPtr Call::input(int index) {
@@ -124,7 +123,7 @@ bool Call::read_tensor(int index) {
   return true;
 }
 
-// A reference to the input would keep TensorFlow from reusing its memory for the output, so it is taken afterwards.
+// Take the reference to the input afterwards: with it, TensorFlow could not reuse the input's memory for the output.
 bool Call::prepare_output(int index) {
   const auto i = static_cast<std::size_t>(index);
   std::vector<std::int64_t>& shape = shapes_[i];
@@ -195,8 +194,8 @@ void Call::submit() {
   core_table()->submit(&request);
 }
 
-// A thread of TensorFlow's pool gives a moment to a small collective, which often ends in it: that saves two hand-overs
-// between threads, and a graph that has just come to this op has no better use for the thread.
+// A thread of TensorFlow's pool does one round of engine work for a small collective, which often ends in it. That
+// saves two thread switches, and a graph that has just reached this op rarely needs the thread for other work.
 std::int32_t Call::patience() const {
   if (kernel_.eager) return kSirtakiWait;
   std::int64_t bytes = 0;
@@ -204,7 +203,7 @@ std::int32_t Call::patience() const {
   return bytes <= kSmall && !kernel_.on_gpu ? kSirtakiAdvance : kSirtakiReturn;
 }
 
-// The other ranks are in this collective already: without memory of TensorFlow's it runs to its end in our own.
+// The other ranks are in this collective already. If TensorFlow has no memory, it completes in our own memory.
 void* Call::allocate(std::int32_t tensor, std::int32_t dimensions, const std::int64_t* shape) {
   const TfType type = types_[static_cast<std::size_t>(tensor)];
   std::size_t bytes = kElements[static_cast<std::size_t>(core_dtype(type))].size;
@@ -215,7 +214,7 @@ void* Call::allocate(std::int32_t tensor, std::int32_t dimensions, const std::in
     held_.push_back(std::move(output));
     if (data != nullptr || bytes == 0) return data;
   }
-  if (kernel_.on_gpu) return nullptr;  // the core ends the job for want of memory
+  if (kernel_.on_gpu) return nullptr;  // the core then ends the job: out of memory
   return spare_.emplace_back(std::make_unique<std::byte[]>(bytes + 1)).get();
 }
 
@@ -228,9 +227,9 @@ void Call::finish(const SirtakiOutcome& outcome) {
     set_extra_outputs(outcome);
     if (!status_.ok()) api().context_failure(context_, status_.get());
   }
-  if (!abandoned) held_.clear();  // before the ops that follow look whether they may reuse this memory
+  if (!abandoned) held_.clear();  // before later ops check whether they may reuse this memory
   done_();
-  if (abandoned) self.release();  // never freed: a library may still write to what it holds
+  if (abandoned) self.release();  // never freed: a library may still write to its memory
 }
 
 void Call::set_extra_outputs(const SirtakiOutcome& outcome) {
@@ -255,7 +254,7 @@ void start_call(const Kernel& kernel, TF_OpKernelContext* context, TF_AsyncOpKer
     fail_unconnected(context);
     call->end();
   } else if (call->read_inputs()) {
-    call.release()->submit();  // which ends by finish(), where it is taken back
+    call.release()->submit();  // finish() takes ownership again
   } else {
     call->end();
   }

@@ -1,5 +1,5 @@
-// One run of an asynchronous kernel: turns the op's inputs into one request to the engine and returns at once; the
-// engine's completion ends the op. No thread of TensorFlow's waits.
+// One run of an asynchronous kernel. It submits one request with the op's inputs to the engine and returns at once.
+// When the request is done, the engine ends the op. No thread of TensorFlow waits.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +10,13 @@
 
 namespace sirtaki::tensorflow {
 
-// The core's numbers, which are part of its interface and never change (collectives/types.h).
+// The core's numbers, which are part of its interface and never change (collectives/base/types.h).
 enum class CoreVerb : std::int32_t { kAllreduce, kAllgather, kBroadcast, kAlltoall, kReducescatter, kBarrier, kJoin };
 
-// What an op is and what its attributes say; one for each node of a graph.
+// An op's verb and attributes; one object for each node of a graph.
 struct Kernel {
   CoreVerb verb = CoreVerb::kAllreduce;
-  const char* prefix = "";  // of the request's name
+  const char* prefix = "";  // prefix of the request's name
   std::int64_t reduce_op = 1;
   double prescale = 1.0;
   double postscale = 1.0;
@@ -24,15 +24,15 @@ struct Kernel {
   std::int64_t process_set = 0;
   std::int64_t question = 0;
   bool on_gpu = false;
-  bool eager = false;  // the thread that computes has nothing else to do than to wait for this op
+  bool eager = false;  // the computing thread only waits for this op
   std::string site;
 };
 
-// The table of sirtaki._core; null until connected.
+// The function table of sirtaki._core; null until connected.
 const SirtakiApi* core_table();
 void connect_core(const SirtakiApi* table);
 
-// Ends by calling `done` once, on any thread.
+// Calls `done` once when it has ended, on any thread.
 void start_call(const Kernel& kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done);
 
 // Makes the op raise the outcome's error.

@@ -9,9 +9,9 @@
 namespace sirtaki::tensorflow {
 namespace {
 
-// Unlimited if it cannot be found out (for the main thread that takes a free file descriptor, and /proc). Then an
-// object on the heap may be taken for one on the stack: it is emptied and its few bytes are lost. To take one on the
-// stack for one on the heap would be a call of what is not there any more.
+// The largest address if unknown (the main thread needs /proc and a free file descriptor). Then an object on the heap
+// may be taken for one on the stack: its content is moved out, and its few bytes leak. The opposite error would be
+// worse: a call of an object that no longer exists.
 std::uintptr_t end_of_this_stack() {
   pthread_attr_t attributes;
   if (pthread_getattr_np(pthread_self(), &attributes) != 0) return std::numeric_limits<std::uintptr_t>::max();
@@ -22,7 +22,7 @@ std::uintptr_t end_of_this_stack() {
   return reinterpret_cast<std::uintptr_t>(begin) + size;
 }
 
-// The frames of callers lie between this one and the end of the stack.
+// The callers' frames are between this frame and the end of the stack.
 bool is_on_this_stack(const void* pointer) {
   thread_local const std::uintptr_t end = end_of_this_stack();
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);

@@ -19,7 +19,7 @@ std::atomic<const SirtakiApi*>& core_slot() {
   return slot;
 }
 
-// Reads attributes; keeps the first error.
+// Reads attributes and keeps the first error.
 class Attributes {
  public:
   explicit Attributes(TF_OpKernelConstruction* construction) : construction_(construction) {}
@@ -30,7 +30,7 @@ class Attributes {
     return value;
   }
 
-  // TensorFlow's own float attributes have 32 bits, which is not enough for the factors of a float64 tensor.
+  // TensorFlow's float attributes have 32 bits, too few for the factors of a float64 tensor.
   double real(const char* name) { return std::bit_cast<double>(integer(name)); }
 
   std::string text(const char* name) {
@@ -42,7 +42,7 @@ class Attributes {
     return value;
   }
 
-  // The kernel, or null after an error, which makes TensorFlow refuse the op.
+  // The kernel; or null after an error, and TensorFlow then refuses the op.
   void* give(std::unique_ptr<Kernel> kernel) {
     if (status_.ok()) return kernel.release();
     api().construction_failure(construction_, status_.get());
@@ -144,7 +144,7 @@ void add_collective(const char* op) {
   add(op, api().new_async_kernel_builder(op, "CPU", &create<verb, false>, &compute, &destroy));
 }
 
-// `on_host`: inputs and outputs that are no data.
+// `on_host`: inputs and outputs that stay in host memory, such as labels.
 template <CoreVerb verb>
 void add_gpu_collective(const char* op, std::initializer_list<const char*> on_host) {
   TF_KernelBuilder* const builder = api().new_async_kernel_builder(op, "GPU", &create<verb, true>, &compute, &destroy);
@@ -152,7 +152,7 @@ void add_gpu_collective(const char* op, std::initializer_list<const char*> on_ho
   add(op, builder);
 }
 
-// No TensorFlow on a GPU has run them yet, so they are there for those who ask.
+// Not yet tested with TensorFlow on a GPU, so registered only on request.
 void register_gpu_kernels() {
   const char* const wish = std::getenv("SIRTAKI_TENSORFLOW_GPU");
   if (wish == nullptr || std::string_view(wish) != "1") return;

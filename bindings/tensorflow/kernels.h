@@ -1,9 +1,9 @@
-// Sirtaki's ops as TensorFlow's kernels.
+// The kernels of Sirtaki's ops for TensorFlow.
 #pragma once
 
 namespace sirtaki::tensorflow {
 
-// Needs the definitions of tensorflow_ops.h. Throws std::runtime_error with TensorFlow's words.
+// Call register_ops() (ops.h) before. Throws std::runtime_error with TensorFlow's message.
 void register_kernels();
 
 }  // namespace sirtaki::tensorflow

@@ -1,5 +1,5 @@
-// What happens when TensorFlow loads this library: the ops and kernels are registered, and sirtaki.tensorflow then
-// connects them with the engine. Nothing is thrown out of here; what went wrong is kept until Python asks.
+// When TensorFlow loads this library, it registers the ops and kernels. Then sirtaki.tensorflow connects them to the
+// engine. No exception leaves this library; an error is kept until Python asks for it.
 #include <exception>
 #include <string>
 
@@ -31,7 +31,7 @@ std::string& complaint() {
 }  // namespace
 }  // namespace sirtaki::tensorflow
 
-// Called by sirtaki.tensorflow with the address that sirtaki._core.c_api() gave. Returns "" or what is wrong.
+// sirtaki.tensorflow calls it with the result of sirtaki._core.c_api(). Returns "" or an error message.
 extern "C" [[gnu::visibility("default")]] const char* sirtaki_tensorflow_connect(const SirtakiApi* table) {
   std::string& text = sirtaki::tensorflow::complaint();
   if (!text.empty()) return text.c_str();

@@ -21,8 +21,8 @@ constexpr const char* kEager = "eager: int = 0";
 // The bits of a double; the default is 1.0.
 constexpr const char* kPrescale = "prescale_bits: int = 4607182418800017408";
 constexpr const char* kPostscale = "postscale_bits: int = 4607182418800017408";
-// The request's name as UTF-8; empty: numbered by the core. An input, since TensorFlow keeps a kernel for ever for each
-// value of an attribute that an eager op has had.
+// The request's name as UTF-8; if empty, the core numbers the request. It is an input, since TensorFlow keeps one
+// kernel for ever for each value of an eager op's attribute.
 constexpr const char* kLabel = "label: uint8";
 
 constexpr auto kUnknownSize = static_cast<std::size_t>(-1);
@@ -42,7 +42,7 @@ class Shape {
 
 using ShapeFunction = void (*)(TF_ShapeInferenceContext*, TF_Status*);
 
-// Every tensor comes out as it went in. The label is the last input.
+// Outputs have the shapes of the inputs. The label is the last input.
 void same_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
   const int count = static_cast<int>(api().shape_num_inputs(context)) - 1;
   for (int i = 0; i < count; ++i) {
@@ -52,7 +52,7 @@ void same_shapes(TF_ShapeInferenceContext* context, TF_Status* status) {
   }
 }
 
-// The output has the input's shape but for the number of rows. Tensors without rows are refused when the op runs.
+// The output has the input's shape except the number of rows. The op refuses scalars when it runs.
 void other_rows(TF_ShapeInferenceContext* context, int index, TF_Status* status) {
   const Shape shape;
   api().shape_get_input(context, index, shape.get(), status);
@@ -94,7 +94,7 @@ void define(const char* name, Specs attributes, Specs inputs, Specs outputs, Sha
   for (const char* spec : attributes) api().add_attr(builder, spec);
   for (const char* spec : inputs) api().add_input(builder, spec);
   for (const char* spec : outputs) api().add_output(builder, spec);
-  // Runs although nobody may use the result, and never twice or instead of another: the other ranks count on it.
+  // Stateful: TensorFlow must not prune, repeat or merge this op, since other ranks wait for it.
   api().set_is_stateful(builder, true);
   api().set_shape_inference_function(builder, shapes);
   const Status status;

@@ -1,9 +1,9 @@
-// Sirtaki's ops as TensorFlow's graphs know them.
+// The definitions of Sirtaki's ops for TensorFlow.
 #pragma once
 
 namespace sirtaki::tensorflow {
 
-// Throws std::runtime_error with TensorFlow's words.
+// Throws std::runtime_error with TensorFlow's message.
 void register_ops();
 
 }  // namespace sirtaki::tensorflow

@@ -1,7 +1,7 @@
 """Sirtaki: data-parallel training by collectives over MPI, with Horovod's interface.
 
-Importing this package loads neither a framework nor the compiled core; `sirtaki.torch` is the PyTorch adapter. What is
-missing on this machine, and why, is told by `sirtaki.missing()`.
+Importing this package loads neither a framework nor the compiled core; `sirtaki.torch` is the PyTorch adapter.
+`sirtaki.missing()` lists the parts that this machine lacks, and why.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ __all__ = ["missing", *_HOMES]
 
 
 def missing() -> dict[str, str]:
-    """What this installation lacks to run, as {part: the loader's reason}; empty when all is there.
+    """The parts that this installation lacks, as {part: the loader's reason}; empty when it is complete.
 
     Loads the compiled core and an MPI library but starts neither.
     """

@@ -1,4 +1,4 @@
-"""The compiled core as Python sees it. Private: the adapters are its only users."""
+"""The compiled core's interface for Python. Private: only the adapters use it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,14 +16,14 @@ class Buffer:
     def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class Work:
-    """One submitted request. `keep` lives until the core no longer touches its memory, even if this object does not."""
+    """One submitted request. The core keeps `keep` alive while it uses the memory, even if this object is dropped."""
     def done(self) -> bool:
         """True once finished or failed; never blocks, never raises."""
     def wait(self, stream: int | None = None) -> None:
-        """Blocks without the GIL. Raises ValueError or InternalError if the request failed; KeyboardInterrupt works.
+        """Blocks without the GIL. ValueError or InternalError if the request failed; KeyboardInterrupt works.
 
         On a GPU the work is done when all of it is queued. stream: the handle of a stream of that GPU, which then waits
-        for the results; None: this thread waits for them.
+        for the results; None: this thread waits.
         """
     # Valid after wait():
     def buffers(self) -> list[Buffer | None]:
@@ -31,7 +31,7 @@ class Work:
     def shapes(self) -> list[tuple[int, ...]]:
         """The shape of each result (allgather, reducescatter and alltoall change dimension 0)."""
     def received_splits(self) -> list[int]:
-        """alltoall: the rows that came from each rank."""
+        """alltoall: the number of rows from each rank."""
     def value(self) -> int:
         """join: the last rank to join. add_process_set: the new id. Otherwise 0."""
 
@@ -45,25 +45,25 @@ def init(
     """Starts the engine of this process.
 
     mpi_libraries: paths to try in order. comm_handle: the value of an MPI_Comm of that library to duplicate, or 0.
-    comm_ranks: ranks of MPI_COMM_WORLD to restrict to, or empty. identity: program text that must be equal on all
-    ranks (versions); a difference is an error naming both. launcher: the descriptor of
-    sirtaki.job.supervisor_link, open until after shutdown(), or -1. Raises InternalError or ValueError.
+    comm_ranks: ranks of MPI_COMM_WORLD that take part; empty: all. identity: text that must be equal on all ranks
+    (versions); the error for a difference shows both. launcher: the descriptor of sirtaki.job.supervisor_link, open
+    until after shutdown(), or -1. Raises InternalError or ValueError.
     """
 
 def start_timeout() -> float:
-    """SIRTAKI_START_TIMEOUT, in seconds. ValueError for a setting that is wrong, of whatever kind."""
+    """SIRTAKI_START_TIMEOUT, in seconds. ValueError if any setting is wrong."""
 
 def shutdown() -> Cause | None:
-    """Leaves the job together with the other ranks; returns when all have. No effect when not initialised.
+    """Leaves the job; returns when all ranks have called it. No effect when not initialised.
 
-    Why the job has failed, before that or meanwhile; None if it has not.
+    Returns the failure cause if the job has failed, before or during this call; otherwise None.
     """
 
 def finalize(supervised: bool) -> None:
-    """Finalises MPI if init initialised it; after shutdown, at the end of the process. MPI cannot start again."""
+    """Finalises MPI if init initialised it. For the end of the process, after shutdown: MPI cannot start again."""
 
 def failure() -> str:
-    """Why the job has failed; empty while all is well. ValueError before init."""
+    """The failure as text; "" if the job has not failed. ValueError before init."""
 
 Cause = dict[str, Any]
 """Why the job cannot go on, the same on all ranks.
@@ -74,17 +74,16 @@ kind: "exception", "signal", "early exit", "killed", "lost connection", "failed 
 """
 
 def cause() -> Cause | None:
-    """None while all is well. ValueError before init."""
+    """The failure cause; None if the job has not failed. ValueError before init."""
 
 def fail(kind: str, text: str, site: str = "") -> Cause:
-    """The job cannot go on because of this process: every collective fails, on all ranks, now and from now on.
+    """Fails the job because of this process: from now on every collective fails, on all ranks.
 
-    Returns when the ranks have agreed on whose failure was the first, or after 2.5 seconds, with that cause. ValueError
-    before init.
+    Returns the first failure cause when the ranks have agreed on it, or after 2.5 seconds. ValueError before init.
     """
 
 def abort(exit_code: int) -> None:
-    """Ends the whole job at once; the process exits with exit_code. fail() comes before it."""
+    """Ends the whole job at once; the process exits with exit_code. Call fail() before."""
 
 def is_initialized() -> bool: ...
 
@@ -98,7 +97,7 @@ def cross_size() -> int: ...
 def is_homogeneous() -> bool: ...
 def mpi_threads_supported() -> bool: ...
 def process_sets() -> dict[int, list[int]]:
-    """Global ranks of each process set that exists now, by id; 0 is all ranks."""
+    """Global ranks of each existing process set, by id; 0 is the set of all ranks."""
 
 def submit(
     verb: int,
@@ -116,17 +115,17 @@ def submit(
     stream: int = 0,
     allocate: Callable[[int, tuple[int, ...], int], int] | None = None,
 ) -> Work:
-    """Queues one request and returns at once. Several tensors are one unit (a grouped call).
+    """Queues one request and returns at once. Several tensors are one request (a grouped call).
 
     name "": numbered by the core, by order of calls of that verb. root: global rank. splits: alltoall, rows for each
-    rank (empty: equal parts); add_process_set, the ranks; remove_process_set, the id. site: where the user's program
-    asked. awaited: the caller calls wait() right afterwards, so the engine's thread is not woken for it. Refuses at the
-    call, with the value in the message: ValueError for bad arguments (unknown process set or not a member, a name
-    already in flight, bad splits, root, scale, dtype for the op), InternalError before init and after shutdown.
+    rank (empty: equal parts); add_process_set, the ranks; remove_process_set, the id. site: the line of the user's
+    program. awaited: the caller calls wait() next, so the engine's thread is not woken. Refused at the call, with the
+    value in the message: ValueError for bad arguments (unknown process set or not a member, a name already in use, bad
+    splits, root, scale, dtype for the op), InternalError before init and after shutdown.
 
     GPU tensors. stream: the handle of the stream on which the tensors are made. allocate: called on the engine's thread
-    as allocate(number of the tensor, shape, handle of the stream that writes there), gives the address for a result
-    whose size only the ranks together know; needed for allgather, reducescatter and alltoall.
+    as allocate(number of the tensor, shape, handle of the writing stream); returns the address for a result whose size
+    depends on all ranks. Needed for allgather, reducescatter and alltoall.
     """
 
 # Hooks on parameters (bindings/gradients.h). What follows the usual course is done without Python; for the rest the two
@@ -219,10 +218,11 @@ def c_api() -> int:
 
 def mpi_info(paths: Sequence[str]) -> dict[str, str]:
     """Loads the first library that loads: path, version (its own text), abi ("standard", "mpich", "openmpi").
-    Raises InternalError with the loader's words for each path. Does not initialise MPI."""
+    InternalError with the loader's message for each path. Does not initialise MPI.
+    """
 
 def set_gpu_libraries(nccl: Sequence[str], nvrtc: Sequence[str]) -> None:
-    """Paths to try in order, when the first GPU tensor comes; before init."""
+    """Paths to try in order at the first GPU tensor; call it before init."""
 
 def set_usual_gpu(number: int) -> None:
     """The GPU of this rank if it joins without having submitted a GPU tensor; -1: the one of its local rank."""
@@ -254,7 +254,7 @@ class DirectNccl:
         """Raises what NCCL has found to be wrong meanwhile."""
 
 def gpu_info() -> dict[str, str]:
-    """Loads the libraries for GPUs: for "CUDA", "kernels" and "NCCL", what is there or the loader's words."""
+    """Loads the GPU libraries. For "CUDA", "kernels" and "NCCL": a description, or the loader's message."""
 
 def statistics() -> dict[str, int]:
     """Counters since init: batches, tensors, bytes, messages, cache_hits, cache_misses, idle_wakeups, planned_batches,
@@ -263,25 +263,26 @@ def statistics() -> dict[str, int]:
     """
 
 def end_step() -> None:
-    """The program has waited for all gradients of a training step; for observers."""
+    """Notifies observers that the program has waited for all gradients of a training step."""
 
 def time_waits() -> None:
-    """Has waits measured from now on, which makes each a little slower."""
+    """From now on measures waits, which makes each wait a little slower."""
 
 def plane_uses() -> dict[str, int]:
     """How often each data plane was chosen since init, by its name, in alphabetical order: "shm" (all ranks of the
     group share memory), "two-level" (ranks of each host do), "mpi", "point-to-point", ..."""
 
 def control() -> str:
-    """What carries control messages: "shm" or "mpi"."""
+    """The transport of control messages: "shm" or "mpi"."""
 
 def question() -> bool:
-    """Blocks without the GIL until the engine wants this process's Python stacks (True) or shuts down (False)."""
+    """Blocks without the GIL until the engine asks for this process's Python stacks (True) or shuts down (False)."""
 
 def answer(stacks: str) -> None: ...
 def set_forced_stacks(signal: int, file: int) -> None:
-    """How to get the stacks while native code holds the interpreter's lock: faulthandler writes them into this file
-    when this signal comes. 0: not at all."""
+    """How to get the stacks while native code holds the GIL: at this signal faulthandler writes them into this file.
+    signal 0: not available.
+    """
 
 def set_fusion_threshold(bytes: int) -> None:
-    """Only rank 0's value counts; takes effect with the next batch."""
+    """Only rank 0's value is used; takes effect with the next batch."""

@@ -1,4 +1,4 @@
-"""What a compressor is, whatever the framework; the built-in ones are in each adapter's compression.py."""
+"""The interface of a compressor, for all frameworks; each adapter's compression.py has the built-in ones."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from typing import Any
 
 
 class Compressor:
-    """Turns a tensor into a smaller one before a reduction, and the result back after it."""
+    """Makes a tensor smaller before a reduction, and restores the result after it."""
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """(the tensor to send, what decompress needs to know)."""
+        """(the tensor to send, the context that decompress() needs)."""
         raise NotImplementedError("a compressor defines compress() and decompress()")
 
     @staticmethod
     def decompress(tensor: Any, ctx: Any) -> Any:
-        """The reduced tensor in its first form."""
+        """The reduced tensor in its original dtype and shape."""
         raise NotImplementedError("a compressor defines compress() and decompress()")
 
 
 def checked_compression(compression: Any) -> Any:
-    """ValueError unless it can compress and decompress."""
+    """Returns the compressor. ValueError unless it has compress() and decompress()."""
     if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
         raise ValueError(f"compression must have compress and decompress, got {compression!r}")
     return compression

@@ -20,9 +20,9 @@ HorovodInternalError = SirtakiInternalError
 
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  Horovod's name
-    """The set of hosts has changed; elastic training starts over with the new one.
+    """The set of hosts has changed; elastic training restarts with the new set.
 
-    skip_sync: the state on all ranks is still the same, so that it need not be sent again.
+    skip_sync: all ranks still have the same state, so it need not be sent again.
     """
 
     def __init__(self, skip_sync: bool = False) -> None:

@@ -1,6 +1,4 @@
-"""Bytes and objects between the ranks, for what is no tensor: used by init, process sets and every framework's
-adapter.
-"""
+"""Exchanges bytes and Python objects between the ranks. Used by init, process sets and every adapter."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ _HOST = -1
 
 
 def _address(block: bytearray) -> tuple[int, Any]:
-    """Where the bytes lie, and what keeps them there."""
+    """(address of the bytes, an object that keeps them alive)."""
     if not block:
         return 0, None
     view = (ctypes.c_char * len(block)).from_buffer(block)
@@ -22,7 +20,7 @@ def _address(block: bytearray) -> tuple[int, Any]:
 
 
 def allgather_bytes(payload: bytes, name: str, process_set: int = 0) -> list[bytes]:
-    """The payload of every rank of the set, by rank within the set; lengths may differ. Blocks."""
+    """The payload of every rank of the set, in the order of ranks within the set. Lengths may differ. Blocks."""
     block = framed(payload)
     address, keep = _address(block)
     work = core.submit(
@@ -36,17 +34,17 @@ def allgather_bytes(payload: bytes, name: str, process_set: int = 0) -> list[byt
     )
     work.wait()
     (joined,) = work.buffers()
-    assert joined is not None  # the core allocates what an allgather gives
+    assert joined is not None  # the core allocates the result of an allgather
     return unframed(bytes(joined))
 
 
 def framed(payload: bytes) -> bytearray:
-    """With its length in front, so that it can be told from what is joined to it."""
+    """The payload with its length in front, so that unframed() can split joined payloads."""
     return bytearray(len(payload).to_bytes(8, "little") + payload)
 
 
 def unframed(joined: bytes) -> list[bytes]:
-    """The payloads of what was framed and joined."""
+    """Splits joined results of framed() into their payloads."""
     parts, start = [], 0
     while start < len(joined):
         end = start + 8 + int.from_bytes(joined[start : start + 8], "little")
@@ -56,7 +54,7 @@ def unframed(joined: bytes) -> list[bytes]:
 
 
 def allreduce_largest(payload: bytes, name: str, process_set: int = 0) -> bytes:
-    """For each place the largest byte that a rank of the set has there; lengths must not differ. Blocks."""
+    """At each position the largest byte of any rank of the set. All payloads must have the same length. Blocks."""
     block = bytearray(payload)
     address, keep = _address(block)
     core.submit(
@@ -107,7 +105,7 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None, proc
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: int = 0) -> list[Any]:
-    """The objects of all ranks of the set, by rank within the set."""
+    """The objects of all ranks of the set, in the order of ranks within the set."""
     import cloudpickle
 
     parts = allgather_bytes(cloudpickle.dumps(obj), f"allgather.{name or 'object'}", process_set)

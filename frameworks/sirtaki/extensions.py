@@ -1,4 +1,4 @@
-"""The question of Horovod's programs whether an adapter was built. Sirtaki's are built for every framework at once."""
+"""Horovod's check whether an adapter was built. Sirtaki's adapters are built for every framework at once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _ADAPTERS = ("keras", "tensorflow", "tensorflow.keras", "torch")
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: Any) -> None:
-    """Returns if the adapter can be used; else ImportError with the loader's words.
+    """Returns if the adapter can be used. Otherwise ImportError with the loader's message.
 
     ext_name: "horovod.torch" or "sirtaki.torch", and likewise for the other frameworks. ext_env_var, pkg_path, args:
-    kept for Horovod's programs, where they say how the adapter was built and where it lies.
+    ignored; Horovod's programs pass them.
     """
     adapter = ext_name.partition(".")[2]
     if adapter not in _ADAPTERS:

@@ -1,4 +1,4 @@
-"""The compiled core, or an object that says why it is not there (the loader's own words) as soon as it is used."""
+"""The compiled core. If it does not load, an object that raises the loader's message at the first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that are the same in every adapter, as they take no tensors: Python objects for all ranks, and a barrier."""
+"""Calls without tensors, the same in every adapter: Python objects for all ranks, and a barrier."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """The root's object on every rank, by cloudpickle; the root gets its own object back. Other ranks' is not read."""
+    """The root's object on every rank, by cloudpickle. The root gets its own object; obj of other ranks is ignored."""
     return exchange.broadcast_object(obj, checked_root(root_rank), name, require_id(process_set))
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """The objects of all ranks of the set, by rank, by cloudpickle."""
+    """The objects of all ranks of the set in the order of ranks, pickled by cloudpickle."""
     return exchange.allgather_object(obj, name, require_id(process_set))
 
 

@@ -1,4 +1,4 @@
-"""Process sets: groups of ranks whose members reduce among themselves. Shared by all frameworks in a process."""
+"""Process sets: groups of ranks with collectives of their own. All frameworks of a process share them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ _bound: weakref.WeakSet[ProcessSet] = weakref.WeakSet()
 class ProcessSet:
     """A group of ranks, made from global ranks or from an mpi4py communicator.
 
-    It can be used once it is registered, by init(process_sets=[...]) or add_process_set(). ValueError for other
-    arguments.
+    Register it before use, by init(process_sets=[...]) or add_process_set(). ValueError for any other argument.
     """
 
     process_set_id: int | None = None
@@ -34,7 +33,7 @@ class ProcessSet:
             self.ranks = checked_ranks(ranks_or_comm)
 
     def size(self) -> int | None:
-        """Number of ranks, None while unregistered; ValueError if the set is no longer known."""
+        """Number of ranks; None while unregistered. ValueError if the set was removed."""
         if self.process_set_id is None:
             return None
         return len(_known_ranks(self.process_set_id))
@@ -49,7 +48,7 @@ class ProcessSet:
         return ranks.index(core.rank())
 
     def included(self) -> bool | None:
-        """Whether this process is a member; None if the ranks are not known yet."""
+        """Whether this process is a member; None while the ranks are unknown."""
         return None if self.ranks is None else core.rank() in self.ranks
 
     def __str__(self) -> str:
@@ -61,14 +60,14 @@ class ProcessSet:
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ProcessSet:
-        return self  # it stands for a group of this job; a copy would never be registered
+        return self  # a copy would never be registered
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (self.process_set_id == GLOBAL_ID, self.ranks)
 
 
 def _restored(is_global: bool, ranks: list[int] | None) -> ProcessSet:
-    """Unpickles: bound to the registered set of the same ranks, if there is one."""
+    """Unpickles a set and binds it to the registered set with the same ranks, if there is one."""
     if is_global:
         return global_process_set
     restored = ProcessSet(ranks or [])
@@ -83,7 +82,7 @@ def is_communicator(value: Any) -> bool:
 
 
 def checked_ranks(ranks: Any) -> list[int]:
-    """Sorted global ranks; ValueError if these are not non-negative integers without repetition."""
+    """Sorted global ranks; ValueError unless they are non-negative integers without repetition."""
     if isinstance(ranks, (str, bytes)) or not hasattr(ranks, "__iter__"):
         raise ValueError(f"a process set is made from ranks or an mpi4py communicator, got {ranks!r}")
     listed = list(ranks)
@@ -118,7 +117,7 @@ def _id_of(ranks: list[int]) -> int | None:
 
 
 def require_id(process_set: ProcessSet) -> int:
-    """The id to submit under; ValueError if this is no registered process set."""
+    """The id of a registered process set; ValueError for anything else."""
     if not isinstance(process_set, ProcessSet):
         raise ValueError(f"process_set must be a ProcessSet, got {process_set!r}")
     if process_set.process_set_id is None:
@@ -193,9 +192,9 @@ def _bind(entry: ProcessSet, number: int | None) -> None:
 
 
 def register_at_init(process_sets: Sequence[ProcessSet]) -> None:
-    """Registers the sets given to init, in their order, on every rank; ValueError names the faulty entry.
+    """Registers the sets given to init, in their order, on every rank; ValueError names the wrong entry.
 
-    A communicator made by a split holds other ranks on other processes: each part becomes a set of its own.
+    A communicator made by a split has different ranks on different processes; each part becomes a process set.
     """
     for number, entry in enumerate(process_sets):
         if entry.mpi_comm is not None:
@@ -217,7 +216,7 @@ def _register_communicator(entry: ProcessSet, number: int) -> None:
 
 
 def bind_existing(process_sets: Sequence[ProcessSet]) -> None:
-    """A second init binds its sets to those that exist; KeyError if their ranks were never registered."""
+    """For a second init: binds its sets to registered sets. KeyError if no set with these ranks is registered."""
     for entry in process_sets:
         if entry.mpi_comm is not None and entry.ranks is None:
             entry.ranks = _ranks_of_communicator(entry.mpi_comm)
@@ -230,10 +229,10 @@ def bind_existing(process_sets: Sequence[ProcessSet]) -> None:
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """Registers a new set; every rank of the job calls it with the same ranks, in the same order of calls.
+    """Registers a new set. Every rank of the job makes the same calls, in the same order, with the same ranks.
 
-    Needs init(process_sets="dynamic"). ValueError if dynamic sets are off, the ranks are those of a set that exists,
-    out of range, or not the same on all ranks; NotImplementedError for a communicator.
+    Needs init(process_sets="dynamic"). ValueError if dynamic sets are off, if a set with these ranks exists, if a rank
+    is out of range, or if the ranks differ between processes. NotImplementedError for a communicator.
     """
     entry = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     if entry.mpi_comm is not None:
@@ -248,7 +247,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Forgets a set, on every rank of the job. False for the global set, an unregistered one, or before init."""
+    """Removes a set, on every rank of the job. False for the global set, an unregistered set, or before init."""
     if not isinstance(process_set, ProcessSet):
         raise ValueError(f"process_set must be a ProcessSet, got {process_set!r}")
     if not core.is_initialized() or process_set.process_set_id in (None, GLOBAL_ID):

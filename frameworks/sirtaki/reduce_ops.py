@@ -1,4 +1,4 @@
-"""How values of the ranks are combined, and the rule for the older `average=` argument."""
+"""How the values of the ranks are combined, and the rule for the older `average=` argument."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ReduceOp(enum.IntEnum):
-    """Numbers are those of the core and of Horovod, so that programs may store them."""
+    """The numbers are those of the core and of Horovod, so programs may store them."""
 
     Average = 0
     Sum = 1
@@ -45,7 +45,7 @@ def checked_op(op: int) -> int:
 
 
 def choose_op(average: bool | None, op: int | None) -> int:
-    """The op that the two arguments mean: neither is Average, both are a ValueError."""
+    """The op that the two arguments mean. Without either it is Average; ValueError if both are given."""
     if average is None:
         return Average if op is None else checked_op(op)
     if op is not None:
@@ -67,7 +67,7 @@ def check_scale(which: str, value: float) -> float:
 
 
 def check_adasum(process_set: ProcessSet, size: int) -> None:
-    """NotImplementedError unless Adasum can run: on all ranks together, and their count a power of two."""
+    """NotImplementedError unless Adasum can run: on the global process set, with a power of two as its size."""
     if process_set.process_set_id != 0:
         raise NotImplementedError(f"Adasum works on the global process set only, not on {process_set}")
     if size & (size - 1):

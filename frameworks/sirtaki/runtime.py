@@ -1,4 +1,4 @@
-"""init, shutdown and who am I: the process-wide engine as programs see it, shared by all frameworks."""
+"""init, shutdown, rank and size: the engine of this process, shared by all frameworks."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _log = logging.getLogger("sirtaki")
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-    """Joins the job; every rank calls it. A second call while initialised only binds the process sets given.
+    """Starts or joins the job; every rank calls it. A second call while initialised only binds the process sets given.
 
     comm: None or [] for all ranks that were started, a list of ranks of MPI_COMM_WORLD, or an mpi4py communicator
     (which is duplicated). process_sets: ProcessSet objects to register, the same on every rank, or "dynamic" to allow
     add_process_set() later (as SIRTAKI_DYNAMIC_PROCESS_SETS=1 does).
 
-    ValueError for arguments of another kind; ImportError with the loader's words if the compiled core is missing;
-    SirtakiInternalError if MPI does not load or the ranks do not fit together; RuntimeError if this process stands
-    alone while its launcher announced several, or was forked or spawned by a rank.
+    ValueError for wrong arguments. ImportError with the loader's message if the compiled core is missing.
+    SirtakiInternalError if MPI does not load, or if settings or arguments differ between ranks. RuntimeError if MPI
+    sees this process alone although its launcher announced several, or if a rank forked or spawned this process.
     """
     ending.watch()
     sets, dynamic = _checked_process_sets(process_sets)
@@ -68,7 +68,7 @@ def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
         starter_line.restore()
         _refuse_other_mpi(libraries)
         mpi_settings.adapt_to_host()
-        # A launcher knows better who is missing.
+        # A launcher knows better which ranks are missing.
         with arrival.Watch(limit) if line < 0 else contextlib.nullcontext():
             core.init(libraries, handle, ranks, _identity(dynamic), line)
     except BaseException:
@@ -86,7 +86,7 @@ def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
 
 
 def _warn_of_timeline() -> None:
-    """Once in a job and process, for what the environment asks for in vain."""
+    """Once in a job and process: warns that the environment asks for a timeline, which is not available."""
     global _warned
     for name in ("SIRTAKI_TIMELINE", "HOROVOD_TIMELINE"):
         if os.environ.get(name) and core.rank() == 0 and not _warned:
@@ -159,7 +159,7 @@ def _handle(comm: Any) -> int:
 
 
 def _refuse_other_mpi(libraries: list[str]) -> None:
-    """Some MPIs abort in their own init where the starter is another MPI's."""
+    """Some MPIs abort in their own init if another MPI's starter has started the process."""
     variable = starters.variable_of_other_mpi(lambda: core.mpi_info(libraries)["version"])
     if variable:
         library = core.mpi_info(libraries)
@@ -186,9 +186,9 @@ def _check_not_alone() -> None:
 
 
 def shutdown() -> None:
-    """Leaves the job together with the other ranks; returns when all have called it. No effect when not initialised.
+    """Leaves the job. Returns when all ranks have called it. No effect when not initialised.
 
-    Process sets are forgotten; a later init() starts a new job.
+    Removes all process sets; a later init() starts a new job.
     """
     if not is_initialized():
         return
@@ -200,7 +200,7 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Never raises, not even when the compiled core is missing."""
+    """Whether init() has succeeded and shutdown() was not called. Never raises, even without the compiled core."""
     try:
         return core.is_initialized()
     except ImportError:
@@ -208,7 +208,7 @@ def is_initialized() -> bool:
 
 
 def rank() -> int:
-    """This process's number, 0..size() - 1. ValueError before init, as for the five below."""
+    """This process's rank, 0..size() - 1. This and the next five functions raise ValueError before init."""
     return core.rank()
 
 
@@ -218,7 +218,7 @@ def size() -> int:
 
 
 def local_rank() -> int:
-    """Number of this process among those of its host."""
+    """This process's number among the ranks of its host."""
     return core.local_rank()
 
 
@@ -228,12 +228,12 @@ def local_size() -> int:
 
 
 def cross_rank() -> int:
-    """Number of this host among those that have a rank with this local rank."""
+    """The number of this host among the hosts that have a rank with this local rank."""
     return core.cross_rank()
 
 
 def cross_size() -> int:
-    """Number of hosts that have a rank with this local rank."""
+    """The number of hosts that have a rank with this local rank."""
     return core.cross_size()
 
 
@@ -248,12 +248,12 @@ def mpi_threads_supported() -> bool:
 
 
 def mpi_enabled() -> bool:
-    """Whether ranks talk over MPI now."""
+    """Whether the ranks use MPI now."""
     return is_initialized()
 
 
 def mpi_built() -> bool:
-    """MPI is loaded at run time, so that every installation can use it."""
+    """Always true: MPI is loaded at run time, so every installation can use it."""
     return True
 
 
@@ -266,7 +266,7 @@ def gloo_built() -> bool:
 
 
 def nccl_built() -> int:
-    """NCCL's version code (22809 is 2.28.9), 0 where there is none. It is found at run time."""
+    """NCCL's version code (22809 is 2.28.9), 0 without NCCL. It is looked for at run time."""
     return gpu_libraries.nccl_version()
 
 
@@ -279,7 +279,7 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """Whether the CUDA driver is there, which is all that is needed for GPU tensors."""
+    """Whether the CUDA driver loads; GPU tensors need nothing else."""
     return gpu_libraries.has_driver()
 
 

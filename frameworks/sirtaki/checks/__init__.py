@@ -1,1 +1,1 @@
-"""Checks that every adapter makes: arguments, call sites, and that all ranks do the same."""
+"""Checks that every adapter makes: arguments, call sites, and whether all ranks do the same."""

@@ -1,4 +1,4 @@
-"""Checks of arguments that every framework's adapter takes."""
+"""Checks of the arguments that every adapter has in common."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Groups = int | list[list[Any]] | None
 
 
 def checked_name(name: Any) -> str:
-    """Returns the name; ValueError unless it is a string in UTF-8, which half of a surrogate pair has no place in."""
+    """Returns the name. ValueError unless it is a string that UTF-8 can encode (no lone surrogates)."""
     if not isinstance(name, str):
         raise ValueError(f"name must be a string or None, got {name!r}")
     try:
@@ -26,7 +26,7 @@ def checked_name(name: Any) -> str:
 
 
 def reduction(op: int, prescale: float, postscale: float, process_set: ProcessSet) -> tuple[int, float, float, int]:
-    """(op, prescale, postscale, process set's id), checked; ValueError with the wrong value, NotImplementedError where
+    """(op, prescale, postscale, process set's id), checked. ValueError with the wrong value; NotImplementedError if
     Adasum cannot run.
     """
     number = require_id(process_set)
@@ -48,8 +48,8 @@ def checked_root(root_rank: int) -> int:
 
 
 def check_devices(**devices: Any) -> None:
-    """ValueError unless each is a string. They are kept for Horovod's programs, where they name a device; something
-    else in their place is an argument that would be lost.
+    """ValueError unless each is a string. Sirtaki ignores them; Horovod's programs name a device. Any other value is a
+    misplaced argument, which would be lost.
     """
     for name, device in devices.items():
         if not isinstance(device, str):
@@ -63,7 +63,7 @@ def check_not_negative(name: str, value: Any) -> None:
 
 
 def checked_predivide(factor: float, op: int) -> float:
-    """The factor as a float; ValueError unless it is a positive number, and 1 for anything but Average."""
+    """The factor as a float. ValueError unless it is positive, or if it is not 1 and op is not Average."""
     if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor < float("inf"):
         raise ValueError(f"gradient_predivide_factor must be a positive number, got {factor!r}")
     if factor != 1.0 and checked_op(op) != Average:
@@ -72,7 +72,7 @@ def checked_predivide(factor: float, op: int) -> float:
 
 
 def checked_passes(passes: int) -> int:
-    """backward_passes_per_step; ValueError unless a positive integer."""
+    """Returns backward_passes_per_step; ValueError unless it is a positive integer."""
     if isinstance(passes, bool) or not isinstance(passes, int) or passes <= 0:
         raise ValueError(f"backward_passes_per_step must be > 0, got {passes!r}")
     return passes
@@ -81,7 +81,7 @@ def checked_passes(passes: int) -> int:
 def checked_groups(num_groups: int, groups: Groups, identity: Callable[[Any], int] = id) -> tuple[int, list[list[Any]]]:
     """(number of equal groups or 0, lists of variables); ValueError for anything else.
 
-    identity: equal exactly for what is one variable.
+    identity: returns equal numbers exactly for the same variable.
     """
     if num_groups:
         warnings.warn("num_groups is deprecated; use groups", DeprecationWarning, stacklevel=4)

@@ -1,4 +1,4 @@
-"""Where the user's program asked for a collective, as error messages show it: "train.py:41"."""
+"""The line of the user's program that asked for a collective, as error messages show it: "train.py:41"."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 from types import FrameType, TracebackType
 
-# Frames of these folders are not the user's; adapters add their framework's.
+# Frames of these folders are not the user's; each adapter adds its framework's folder.
 _internal: tuple[str, ...] = (
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
     "<eval_with_key>",
@@ -16,24 +16,24 @@ _standard_library = os.path.dirname(os.__file__) + os.sep
 
 
 def add_internal_folder(path: str) -> None:
-    """Frames of files below this folder are passed over from now on."""
+    """From now on call_site() skips frames of files below this folder."""
     add_internal_prefix(os.path.join(os.path.abspath(path), ""))
 
 
 def add_internal_prefix(path: str) -> None:
-    """Frames of files whose path begins so are passed over from now on."""
+    """From now on call_site() skips frames of files whose path begins with this prefix."""
     global _internal
     if path not in _internal:
         _internal = (*_internal, path)
 
 
 def is_internal(file: str) -> bool:
-    """Whether this is a file of ours or of a framework."""
+    """Whether this file belongs to Sirtaki or to a framework."""
     return file.startswith(_internal)
 
 
 def call_site() -> str:
-    """File name and line of the innermost frame that belongs to neither this package nor a framework, or ""."""
+    """File name and line of the innermost frame outside this package and the frameworks; "" if there is none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
@@ -44,9 +44,9 @@ def call_site() -> str:
 
 
 def site_in(trace: TracebackType | None) -> str:
-    """The same for an exception: the innermost frame of its traceback that is the user's, or "".
+    """The same for an exception: the innermost frame of its traceback in the user's program, or "".
 
-    What Python's library raises, as for a file that is not there, is due to its caller.
+    Frames of Python's own library are skipped: if open() fails, the line that called it is shown.
     """
     found = ""
     while trace is not None:
@@ -59,9 +59,9 @@ def site_in(trace: TracebackType | None) -> str:
 
 def _base_name(file: str) -> str:
     name = os.path.basename(file)
-    return name if name.isascii() else name.encode(errors="backslashreplace").decode()  # it may be no UTF-8
+    return name if name.isascii() else name.encode(errors="backslashreplace").decode()  # may not be UTF-8
 
 
 def _is_standard(file: str) -> bool:
-    """Whether it belongs to Python itself; packages that are installed may lie below that."""
+    """Whether the file belongs to Python itself. Installed packages do not, although they may lie below its folder."""
     return file.startswith(_standard_library) and f"-packages{os.sep}" not in file

@@ -1,4 +1,4 @@
-"""Which variables have a gradient, and of what kind, on the ranks together: all must reduce the same list."""
+"""Which variables have a gradient on any rank, and of what kind. All ranks must reduce the same list."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from sirtaki.checks.parameter_lists import told_by_name
 from sirtaki.exchange import allreduce_largest
 from sirtaki.native import core
 
-NONE, SPARSE, DENSE = range(3)  # the largest of the ranks' is what they have in common: a dense one cannot be rows
+NONE, SPARSE, DENSE = range(3)  # the ranks use the largest: dense gradients cannot become rows
 _REQUEST = "kinds of gradients, one for each variable"
 
 _job = 0
 
 
 def begin_job() -> None:
-    """Called by init: nothing is agreed on with the ranks of another job."""
+    """Called by init: agreements with the ranks of an earlier job no longer hold."""
     global _job
     _job += 1
 
@@ -25,17 +25,18 @@ def agreed_kinds(
 ) -> list[int]:
     """For each variable: DENSE if any rank's gradient is dense, SPARSE if some are sparse, NONE if no rank has one.
 
-    Blocks until all ranks of the set have called it; those that have joined have none. SirtakiInternalError on every
-    rank if they have not as many variables, which says who lacks which by their names. where: for a rank that waits.
+    Blocks until all ranks of the set have called it; joined ranks count as NONE. If the numbers of variables differ,
+    SirtakiInternalError on every rank names the variables that some lack. where: the caller, shown if a rank waits
+    long.
     """
     with told_by_name(names, process_set):
         return list(allreduce_largest(bytes(kinds), f"{_REQUEST}{where and ' in '}{where}", process_set))
 
 
 class Agreements:
-    """What was agreed on while graphs were traced: a graph stays what it is, so that one agreement serves all of them.
+    """Keeps the agreements made while graphs were traced; a traced graph never changes.
 
-    Ranks trace again at different times (another batch size), so that they could not agree each time.
+    Ranks retrace at different times (another batch size, for example), so they cannot agree at each trace.
     """
 
     def __init__(self) -> None:
@@ -49,11 +50,11 @@ class Agreements:
         names: Callable[[], Sequence[str]],
         where: str = "",
     ) -> list[int]:
-        """As agreed_kinds, the first time for each key and members of a process set; later the same again.
+        """agreed_kinds() for the first call with this key and these members; later calls return the same result.
 
         The key must be new on all ranks or on none.
         """
-        members = tuple(core.process_sets().get(process_set, ()))  # ids are given again
+        members = tuple(core.process_sets().get(process_set, ()))  # ids are reused
         full = (_job, members, key)
         if full not in self._known:
             self._known[full] = agreed_kinds(kinds, process_set, names, where)

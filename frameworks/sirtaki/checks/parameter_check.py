@@ -1,15 +1,15 @@
-"""Whether the ranks still hold the same parameters; finds the first that has drifted. Knows no framework.
+"""Checks whether all ranks hold the same parameters, and finds the first that differs. Knows no framework.
 
-For an adapter whose own code updates the variables, SIRTAKI_CHECK_PARAMETERS=N does it every N updates:
+With SIRTAKI_CHECK_PARAMETERS=N, an adapter whose own code updates the variables checks them every N updates:
 
-    check = ParameterCheck.from_environment()        # with the optimizer; None if it is not asked for
+    check = ParameterCheck.from_environment()        # with the optimizer; None if the variable is not set
     if check is not None and there are other ranks:  # after each update, on every rank of the process set
         check.after_step(lambda: [Parameter.of(name, array) for ...], process_set_id)
 
-`array` is anything that NumPy takes; the lambda is called only when a comparison is due. In a TensorFlow graph, where
-Python does not run at each step, call sirtaki.tensorflow.parameter_check.after_step(check, variables, process_set_id)
-instead, which does the same with ops and works in eager mode as well. Where the program updates by itself, it calls
-its adapter's check_parameters().
+`array` is anything that NumPy takes; the lambda is called only when a comparison is due. Python does not run at each
+step of a TensorFlow graph: call sirtaki.tensorflow.parameter_check.after_step(check, variables, process_set_id) there.
+It does the same with ops, in eager mode too. A program that updates its variables itself calls its adapter's
+check_parameters().
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VARIABLE = "SIRTAKI_CHECK_PARAMETERS"
 
 
 class Parameter(NamedTuple):
-    """checksum: of the values' bytes in the order of rows. name: for messages, may differ by rank."""
+    """checksum: of the bytes of the values in row-major order. name: for messages; may differ between ranks."""
 
     name: str
     shape: tuple[int, ...]
@@ -35,7 +35,7 @@ class Parameter(NamedTuple):
 
     @classmethod
     def of(cls, name: str, array: Any) -> Parameter:
-        """Of an array, by CRC-32. A dtype that NumPy gets from another package (bfloat16) will do."""
+        """Makes one from an array, with its CRC-32. Accepts dtypes that other packages add to NumPy (bfloat16)."""
         import numpy
 
         values = numpy.asarray(array)
@@ -45,12 +45,12 @@ class Parameter(NamedTuple):
 
 
 def payload(parameters: Sequence[Parameter]) -> bytes:
-    """What a rank tells the others of its parameters."""
+    """What a rank sends to the others about its parameters."""
     return json.dumps([[list(parameter.shape), parameter.checksum] for parameter in parameters]).encode()
 
 
 def compare(payloads: Sequence[bytes], names: Sequence[str], when: str = "") -> None:
-    """SirtakiInternalError, on every rank alike, unless all ranks' payloads are equal. when: "after step 4 "."""
+    """SirtakiInternalError on all ranks unless all payloads are equal. when: for the message, as "after step 4 "."""
     by_rank = [json.loads(part) for part in payloads]
     counts = [len(parameters) for parameters in by_rank]
     if len(set(counts)) > 1:
@@ -74,13 +74,15 @@ def compare(payloads: Sequence[bytes], names: Sequence[str], when: str = "") -> 
 def check_equal(
     parameters: Sequence[Parameter], process_set: int, what: str = "check_parameters", when: str = ""
 ) -> None:
-    """compare() of all ranks of a process set, each of which must call this. Blocks. what: names the call to others."""
+    """compare() for all ranks of a process set, each of which must call this. Blocks. what: the call's name in
+    messages.
+    """
     parts = allgather_bytes(payload(parameters), f"allgather.{what}", process_set)
     compare(parts, [parameter.name for parameter in parameters], when)
 
 
 def setting() -> str:
-    """What the variable holds, unchecked; "0" without it. Must be equal on all ranks, which init sees to."""
+    """The value of the variable, unchecked; "0" if it is not set. init() checks that it is equal on all ranks."""
     return os.environ.get(VARIABLE, os.environ.get("HOROVOD_CHECK_PARAMETERS", "")).strip() or "0"
 
 
@@ -93,20 +95,20 @@ class ParameterCheck:
 
     @classmethod
     def from_environment(cls) -> ParameterCheck | None:
-        """None unless the variable holds a number above 0; ValueError if it holds anything else."""
+        """None unless the variable is a number above 0; ValueError if it is not a number."""
         text = setting()
         if not text.isdecimal():
             raise ValueError(f"{VARIABLE} must be a number of steps, got {text!r}")
         return cls(int(text)) if int(text) else None
 
     def is_due(self) -> bool:
-        """Counts one update; whether parameters are to be compared after it."""
+        """Counts one update. True if parameters are to be compared after it."""
         self.steps += 1
         return self.steps % self.every == 0
 
     @property
     def what(self) -> str:
-        """Names the comparison to the other ranks, so that one which was not asked for it can be told why they wait."""
+        """Names the comparison in messages, so that a rank without the setting sees why the others wait."""
         return f"{VARIABLE}={self.every}"
 
     @property
@@ -114,6 +116,6 @@ class ParameterCheck:
         return f"after step {self.steps} "
 
     def after_step(self, parameters: Callable[[], Sequence[Parameter]], process_set: int) -> None:
-        """After each update. SirtakiInternalError on every rank, naming the first parameter that differs."""
+        """Call it after each update. SirtakiInternalError on every rank names the first parameter that differs."""
         if self.is_due():
             check_equal(parameters(), process_set, self.what, self.when)

@@ -1,4 +1,4 @@
-"""Which parameters only some ranks have, once the ranks have found that they do not reduce the same list."""
+"""Finds the parameters that only some ranks have, after a collective found that the ranks' lists differ."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _ADVICE = (
 
 @contextmanager
 def told_by_name(names: Callable[[], Sequence[str]], process_set: int) -> Iterator[None]:
-    """Around a collective over one entry for each parameter. If the ranks of the set refuse it since they have not as
-    many, the SirtakiInternalError says which ranks lack which. names: of this rank's parameters.
+    """Wrap it around a collective with one entry for each parameter. If the ranks have different numbers of parameters,
+    the SirtakiInternalError then names the parameters that some ranks lack. names: of this rank's parameters.
     """
     try:
         yield
@@ -33,7 +33,7 @@ def told_by_name(names: Callable[[], Sequence[str]], process_set: int) -> Iterat
 
 
 def _asked(names: Sequence[str], process_set: int) -> str:
-    """A refusal is the same on all ranks, so that all come here; "" if one has gone since."""
+    """Every rank gets the same refusal, so all ranks call this; "" if one has left since."""
     payload = json.dumps([core.rank(), list(names)]).encode()
     try:
         parts = allgather_bytes(payload, "allgather.names of parameters", process_set)
@@ -43,7 +43,7 @@ def _asked(names: Sequence[str], process_set: int) -> str:
 
 
 def difference(by_rank: Mapping[int, Sequence[str]]) -> str:
-    """In words; "" if there is none. by_rank: the names, of which one may occur several times."""
+    """The difference in words, "" if there is none. by_rank: parameter names; a name may occur several times."""
     counts = {rank: len(names) for rank, names in by_rank.items()}
     numbered = {rank: set(_numbered(names)) for rank, names in by_rank.items()}
     everything = dict.fromkeys(entry for names in by_rank.values() for entry in _numbered(names))

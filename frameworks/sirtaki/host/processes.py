@@ -1,7 +1,7 @@
-"""Finding and ending what runs below a process of ours (Linux), with the standard library alone.
+"""Finds and ends the processes below one of ours (Linux), with the standard library alone.
 
-A subreaper inherits the orphans among its descendants, so everything that a program started, in whatever session or
-process group, stays in the tree below it and can be found.
+A subreaper becomes the parent of orphans among its descendants. So all processes that a program has started stay below
+it in the tree, in any session or process group.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def become_subreaper() -> None:
 
 
 def die_with_parent(number: int, parent: int) -> None:
-    """Called in a new child: the kernel sends it this signal when `parent` is gone, also when it is gone already."""
+    """Called in a new child: the kernel sends it this signal when `parent` ends, or has ended before the call."""
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         os.kill(os.getpid(), number)
@@ -39,7 +39,7 @@ def descendants(root: int) -> list[int]:
             with open(f"/proc/{name}/stat", "rb") as file:
                 state, parent = file.read().rpartition(b")")[2].split()[:2]
         except OSError:
-            continue  # gone meanwhile
+            continue  # has ended meanwhile
         children.setdefault(int(parent), []).append(int(name))
         if state in (b"Z", b"X"):
             dead.add(int(name))
@@ -50,13 +50,13 @@ def descendants(root: int) -> list[int]:
 
 
 def parent(process: int) -> int:
-    """Its parent's number; 0 if it is gone."""
+    """The id of its parent; 0 if the process has ended."""
     fields = _stat(process)
     return int(fields[1]) if fields else 0
 
 
 def ancestors() -> list[int]:
-    """Of this process, the parent first."""
+    """The ancestors of this process, the parent first."""
     found = []
     process = os.getppid()
     while process > 0:
@@ -66,13 +66,13 @@ def ancestors() -> list[int]:
 
 
 def start_time(process: int) -> str:
-    """In the kernel's ticks; tells the process from an earlier one with its number. "" if it is gone."""
+    """In kernel ticks; distinguishes the process from an earlier one with the same id. "" if it has ended."""
     fields = _stat(process)
     return fields[19] if fields else ""
 
 
 def _stat(process: int) -> list[str]:
-    """What /proc says after the name: state, parent, ...; empty if the process is gone."""
+    """The fields of /proc after the name: state, parent, ...; empty if the process has ended."""
     try:
         with open(f"/proc/{process}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].decode().split()
@@ -94,7 +94,7 @@ def is_stopped(process: int) -> bool:
 
 
 def state(process: int) -> str:
-    """What it does now, in words."""
+    """The state of the process in words."""
     return _STATES.get("".join(_stat(process)[:1]), "is gone")
 
 
@@ -105,7 +105,7 @@ def send(pids: list[int], number: int) -> None:
 
 
 def kill_descendants(root: int, reap: Callable[[], object], seconds: float = 3.0) -> list[int]:
-    """Kills until nothing lives below `root`, new arrivals included. Returns what outlived the time given."""
+    """Kills until no process lives below `root`, including new ones. Returns the processes left after `seconds`."""
     deadline = time.monotonic() + seconds
     while alive := descendants(root):
         if time.monotonic() > deadline:
@@ -118,7 +118,7 @@ def kill_descendants(root: int, reap: Callable[[], object], seconds: float = 3.0
 
 
 def reap_orphans() -> None:
-    """Takes the exit codes of all children that have ended; for callers that keep no code of their own."""
+    """Takes the exit codes of all ended children. For callers that need no exit code."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

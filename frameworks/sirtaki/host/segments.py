@@ -1,7 +1,7 @@
-"""The shared memory that MPICH's ranks of one host have in common: nothing of it is left however the job ends.
+"""The shared memory of MPICH's ranks on one host. Makes sure that no file stays, however the job ends.
 
-MPICH removes its name only when MPI is finalised, so that each job that is killed would leave some megabytes in
-/dev/shm. The memory itself stays for as long as a process has it.
+MPICH removes the file's name only when MPI is finalised. Each killed job would leave some megabytes in /dev/shm. The
+memory itself stays as long as a process maps it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ _ANY = re.compile(rb" (/dev/shm/mpich_(?:shm|vci)_[0-9a-f]+_[0-9]+)$", re.MULTIL
 
 
 def remove_initial_name() -> None:
-    """Of what every rank of this host has found once all ranks of MPI_COMM_WORLD have initialised MPI."""
+    """Removes the name of the segment that every rank of this host has opened, once all ranks have initialised MPI."""
     remove_names(_mapped(os.getpid(), _INITIAL))
 
 
 def held_by(pids: Iterable[int]) -> set[bytes]:
-    """Paths of what these processes have."""
+    """Paths of the segments that these processes hold."""
     return {path for pid in pids for path in _mapped(pid, _ANY)}
 
 
 def remove_names(paths: Iterable[bytes]) -> None:
-    """Only when nobody will look for them any more."""
+    """Call it only when no process will look for these names any more."""
     for path in paths:
         with contextlib.suppress(OSError):
             os.unlink(path)

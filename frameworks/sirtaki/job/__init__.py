@@ -1,1 +1,1 @@
-"""How this process takes part in a job: start-up, the link to its supervisor, its children, and its end."""
+"""How this process takes part in a job: start, link to its supervisor, children, and end."""

@@ -1,8 +1,8 @@
-"""Start-up: which ranks of this host have called init(), and that each is one process.
+"""Start of a job: which ranks of this host have called init(), and that each rank is a single process.
 
-MPI's own init waits for all processes of the job, without a limit and without a word, and two processes of one rank
-confuse it. So every rank holds a name in the abstract namespace of Unix sockets, of which nothing stays, and whoever
-has waited too long looks which names are there. Between hosts, and when `sirtakirun` watches, others know more.
+MPI's own init waits for all processes of the job, without a limit or a message, and two processes of one rank confuse
+it. So every rank binds a name in the abstract namespace of Unix sockets, which leaves no file. A rank that has waited
+too long checks which names exist. For ranks of other hosts, and under `sirtakirun`, other code detects this.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _own: socket.socket | None = None
 
 
 def claim() -> None:
-    """This process is its rank's. RuntimeError with the other's process number if there is one already."""
+    """Claims the rank for this process. RuntimeError with the other process's id if one has claimed it already."""
     global _own
     leave()
     rank, size = starters.announced_rank(), starters.announced_size()[1]
@@ -44,12 +44,12 @@ def claim() -> None:
                 f"rank {rank} of {size} has joined already, as process {process} on this host; this is process "
                 f"{os.getpid()}. Only one process of each rank may call init()."
             ) from None
-        return  # no such sockets here, or another user's mischief: nothing is looked after
+        return  # no such sockets here, or another user has taken the name: no check is possible
     _own = listener
 
 
 def leave() -> None:
-    """Another process, or this one again, may be the rank's."""
+    """Releases the rank, for another process or for a later init()."""
     global _own
     own, _own = _own, None
     if own is not None:
@@ -60,7 +60,7 @@ os.register_at_fork(after_in_child=leave)
 
 
 class Watch:
-    """While MPI's init runs: ends this process with a message when it has taken too long. seconds: the limit."""
+    """While MPI's init runs: ends this process with a message when init takes longer than `seconds`."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -75,16 +75,16 @@ class Watch:
 
     def _on_time(self) -> None:
         if _mpi_is_up():
-            return  # the ranks have met, and say by themselves who is late
+            return  # the ranks are connected, and report late ranks themselves
         with contextlib.suppress(Exception):
             sys.stderr.write(f"[rank {starters.announced_rank() or 0}] {who_is_missing(self._seconds)}\n")
             sys.stderr.flush()
-            segments.remove_names(segments.held_by([os.getpid()]))  # MPI's init will not end, on no rank
+            segments.remove_names(segments.held_by([os.getpid()]))  # MPI's init cannot end on any rank
         os._exit(_FAILED)
 
 
 def who_is_missing(seconds: float) -> str:
-    """What init() has waited for in vain, as far as this host knows."""
+    """The ranks for which init() has waited too long, as far as this host knows."""
     size = starters.announced_size()[1]
     if size < 2:
         return (
@@ -93,7 +93,7 @@ def who_is_missing(seconds: float) -> str:
     names = _names()
     here = [rank for rank in range(size) if _name(rank) in names]
     missing = [rank for rank in range(size) if rank not in here]
-    if len(missing) == size:  # names cannot be seen
+    if len(missing) == size:  # names are not visible
         return f"not all of {size} ranks arrived within {seconds:g} s (SIRTAKI_START_TIMEOUT)"
     text = f"{len(here)} of {size} ranks arrived within {seconds:g} s (SIRTAKI_START_TIMEOUT)"
     if starters.announced_local_size() not in (0, size):
@@ -127,7 +127,7 @@ def _names() -> set[str]:
 
 
 def _holder(rank: int) -> tuple[int, int]:
-    """Process and user; (0, -1) if nobody has the name."""
+    """(process, user); (0, -1) if no process has bound the name."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.setblocking(False)
         try:
@@ -139,9 +139,8 @@ def _holder(rank: int) -> tuple[int, int]:
 
 
 def _job() -> str:
-    """The same for all ranks of a job on this host: as their starter says, else their nearest ancestor that is no rank.
-
-    For Hydra both are the same process.
+    """Names the job, the same for all its ranks on this host: the starter's name for it, else the nearest ancestor that
+    is no rank. Under Hydra both denote the same process.
     """
     if name := starters.job():
         return name
@@ -157,7 +156,7 @@ def _is_rank(process: int) -> bool:
             entries = (entry.decode(errors="replace").partition("=") for entry in file.read().split(b"\0"))
             environ = {name: value for name, _, value in entries}
     except OSError:
-        return False  # another user's: not a process of the job
+        return False  # another user's process: not part of the job
     return starters.announced_rank(environ) is not None
 
 

@@ -1,32 +1,32 @@
-"""A process that a rank starts is no rank itself, though it inherits what the launcher told the rank."""
+"""Detects processes that a rank has started. They are no ranks, although they inherit the rank's environment."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 
-_RANK_PROCESS = "SIRTAKI_RANK_PROCESS"  # in the environment: the process that is the rank
-_ALONE = "/alone"  # after it, if there are no others
+_RANK_PROCESS = "SIRTAKI_RANK_PROCESS"  # environment variable: the id of the rank's process
+_ALONE = "/alone"  # suffix of its value if there are no other ranks
 
 
 def note_rank(is_alone: bool) -> None:
-    """This process is a rank from now on. is_alone: the only one, and no launcher has started it."""
+    """Records that this process is a rank. is_alone: the only rank, not started by a launcher."""
     os.environ[_RANK_PROCESS] = f"{os.getpid()}{_ALONE if is_alone else ''}"
 
 
 def _rank_above() -> str:
-    """The rank that has started this process and is another one; "" if there is none."""
+    """The id of the rank's process that has started this process; "" if there is none."""
     process = os.environ.get(_RANK_PROCESS, "")
     return "" if process.removesuffix(_ALONE) == str(os.getpid()) else process
 
 
 def is_rank() -> bool:
-    """Whether this process may be a rank: it is none if it was started by one that belongs to a launcher's job."""
+    """Whether this process may be a rank. It may not if a rank of a launcher's job has started it."""
     return not _rank_above() or _rank_above().endswith(_ALONE)
 
 
 def _is_started_by_multiprocessing() -> bool:
-    # Before it has a parent, a child runs the program's file.
+    # A child runs the program's file before multiprocessing sets its parent.
     runs_main = getattr(multiprocessing.current_process(), "_inheriting", False)
     return runs_main or multiprocessing.parent_process() is not None
 
@@ -34,13 +34,13 @@ def _is_started_by_multiprocessing() -> bool:
 def refuse(initialized: bool) -> None:
     """RuntimeError in a process that a rank has forked or started by `multiprocessing`.
 
-    initialized: whether the engine of the rank is in this process's memory, as after a fork.
+    initialized: whether this process's memory contains the rank's engine, as after a fork.
     """
     rank = _rank_above().removesuffix(_ALONE)
     if not rank:
         return
     if is_rank() and not initialized:
-        return  # a job of its own, as of an executor's worker
+        return  # its own job, for example in an executor's worker
     if is_rank():
         raise RuntimeError(
             f"init() was called in process {os.getpid()}, which was forked from process {rank} after that had called "

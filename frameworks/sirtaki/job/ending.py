@@ -1,7 +1,7 @@
-"""How this process leaves the job: together with the others if the program ended well, at once if it failed.
+"""How this process leaves the job: with all other ranks if the program succeeded, at once if it failed.
 
-A rank that dies of an exception must not wait for the others, who may wait for it: the whole job ends with its cause.
-The rank that failed first tells all of it, every other rank one line.
+A rank that dies of an exception must not wait for the others, since they may wait for it. So the whole job ends with
+the same cause. The rank that failed first prints the whole error, every other rank one line.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from sirtaki.native import core
 
 _FAILED = 1
 _INTERRUPTED = 130
-_GRACE = 1.0  # seconds in which the other ranks can say how they end before the job is aborted
+_GRACE = 1.0  # seconds for the other ranks to report how they end, before the job is aborted
 _LONGEST = 240  # characters of one line
-_NO_CAUSE = (" ", "\t", "Detected at node", "<stack traces unavailable>", "[[")  # of TensorFlow's stacks
+_NO_CAUSE = (" ", "\t", "Detected at node", "<stack traces unavailable>", "[[")  # in TensorFlow's stacks
 
 
 class _Ending:
-    """One a process, made by the first init. Knows whether the program ended by an exception.
+    """One for each process, made by the first init. Knows whether the program ended by an exception.
 
     shutdown: None until an init has succeeded.
     """
 
     def __init__(self) -> None:
         self.shutdown: Callable[[], None] | None = None
-        self.process = os.getpid()  # a forked child inherits the handlers but not the job
+        self.process = os.getpid()  # a forked child inherits the handlers but is not in the job
         self._exit_code = 0
-        self.left_with: dict[str, Any] | None = None  # the cause by which the job had failed when shutdown() was over
+        self.left_with: dict[str, Any] | None = None  # the failure cause when shutdown() ended
         self._chained = sys.__excepthook__
         self._handling = False
         self._seen_before = getattr(sys, "last_value", None)
@@ -50,13 +50,13 @@ class _Ending:
         os._exit = self._exit  # type: ignore[assignment]  # it returns in a forked child only
 
     def take_hook(self) -> None:
-        """Puts our hook before the program's, which is called after it."""
+        """Installs our hook for uncaught exceptions; it calls the program's hook afterwards."""
         if sys.excepthook != self._uncaught:
             self._chained = sys.excepthook
             sys.excepthook = self._uncaught
 
     def _uncaught(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if self._handling:  # the program's hook calls the one that it found, ours
+        if self._handling:  # the program's hook has called ours, which it replaced
             return
         self._handling = True
         try:
@@ -74,7 +74,7 @@ class _Ending:
     def _fail(self, error: BaseException) -> None:
         try:
             self._tell(error)
-        except Exception as later:  # of a signal's handler, as torch's raises one when a data loader's worker has died
+        except Exception as later:  # from a signal handler: torch's raises one when a data loader's worker has died
             later.__context__ = later.__context__ or error
             self._tell(later)
 
@@ -104,7 +104,7 @@ class _Ending:
             _tell_what_was_caught()
             supervised = supervisor_link.is_there()
             self.shutdown()
-            if self.left_with is not None:  # nobody else may know, as of a rank that is stopped
+            if self.left_with is not None:  # no other rank may know the cause, for example of a stopped rank
                 supervisor_link.report_outside_job(self.left_with, 0)
             core.finalize(supervised)
             return
@@ -119,12 +119,12 @@ class _Ending:
     def _abort(self) -> None:
         cause = core.cause()
         is_first = cause is not None and cause["rank"] == core.rank()
-        time.sleep(_GRACE if is_first else 2 * _GRACE)  # the code of the rank that failed first is to be the job's
+        time.sleep(_GRACE if is_first else 2 * _GRACE)  # the first failed rank's exit code should become the job's
         core.abort(self._exit_code)
 
     def _exit(self, status: int) -> None:
-        """In place of os._exit(): a rank that is gone says nothing, and mpiexec kills the others before they can, with
-        the code of any of them or with 0. A launcher of ours sees it all.
+        """Replaces os._exit(). When a rank is gone, mpiexec kills the others before they can report, and takes the exit
+        code of any of them, or 0. `sirtakirun` needs no such care.
         """
         code = operator.index(status)
         is_rank = os.getpid() == self.process and _is_in_job() and core.size() > 1
@@ -135,7 +135,7 @@ class _Ending:
         self._exit_process(code)
 
     def _look_behind_replaced_hook(self) -> None:
-        """The interpreter keeps the last uncaught exception, also when the program has put its own hook over ours."""
+        """Python keeps the last uncaught exception, even if the program has replaced our hook by its own."""
         last = getattr(sys, "last_value", None)
         replaced = sys.excepthook != self._uncaught
         unseen = last is not self._seen_before
@@ -154,7 +154,7 @@ def _is_in_job() -> bool:
 
 
 def _tell_outside_job(error: BaseException) -> None:
-    """The program has not come through init(), or has left the job. Python prints the traceback, as always."""
+    """For a program that has not completed init(), or has left the job. Python prints the traceback as usual."""
     if not children.is_rank():
         return
     code = _INTERRUPTED if isinstance(error, KeyboardInterrupt) else _FAILED
@@ -164,7 +164,7 @@ def _tell_outside_job(error: BaseException) -> None:
 
 
 def _tell_what_was_caught() -> None:
-    """The program ends in order though the job has failed, which is no success: its exit code is not to be 0."""
+    """The program ends normally although the job has failed. This is no success: its exit code must not be 0."""
     cause = core.cause() if core.is_initialized() else None
     if cause is None:
         return
@@ -190,15 +190,15 @@ def _tell_exit(what: str, where: str) -> None:
 
 
 def _speaks_for_witness(cause: dict[str, Any]) -> bool:
-    """Whether the rank that found the cause is the one that the others miss, so that its program does not get to say
-    anything, and this is the first of the others.
+    """True on the lowest of the remaining ranks if the rank that found the cause is also the lost rank: its own program
+    cannot report the cause.
     """
     missing = cause["rank"]
     return cause["kind"] == "passed limit" and cause["witness"] == missing and core.rank() == (0 if missing else 1)
 
 
 def _is_interactive() -> bool:
-    """The program goes on after an exception."""
+    """True if the program continues after an exception."""
     return hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
 
@@ -210,26 +210,26 @@ def _kind_of(error: BaseException) -> str:
 
 def _text_of(error: BaseException) -> str:
     name = type(error).__name__
-    text = str(error).encode(errors="backslashreplace").decode()  # file names may hold bytes that are no UTF-8
+    text = str(error).encode(errors="backslashreplace").decode()  # file names may not be UTF-8
     return f"{name}: {_with_cause_first(text)}" if text else name
 
 
 def _with_cause_first(text: str) -> str:
-    """The texts of TensorFlow and of MPI begin with a heading. The cause is added to that line."""
+    """Texts of TensorFlow and of MPI begin with a heading. Adds the cause to that line."""
     heading, _, rest = text.partition("\n")
     lines = [line for line in rest.splitlines() if line.strip()]
     if not lines or not heading.rstrip().endswith(":"):
         return text
-    if heading.rstrip().endswith("error stack:"):  # MPI's: the innermost call is the last
+    if heading.rstrip().endswith("error stack:"):  # MPI's: the last line is the innermost call
         cause = lines[-1]
-    else:  # TensorFlow's: (0) is the first of several errors; stacks are indented, of which one may be all there is
+    else:  # TensorFlow's: (0) marks the first of several errors; stacks are indented, and there may be only a stack
         roots = [line for line in lines if line.lstrip().startswith("(0) ")]
         cause = (roots or [line for line in lines if not line.startswith(_NO_CAUSE)] or lines[-1:])[0]
     return f"{heading.rstrip()} {cause.strip()}\n{rest}"
 
 
 def _consequence(error: BaseException, where: str, cause: dict[str, Any]) -> str:
-    """One line: how this rank ends, and because of what; or after what, if its program failed by itself."""
+    """The line of a rank that did not fail first: "... because <cause>" if its error follows from it, else "after"."""
     first = cause["description"].partition("\n")[0]
     how = _text_of(error).partition("\n")[0]
     follows = _follows_from(error, first)
@@ -241,7 +241,7 @@ def _consequence(error: BaseException, where: str, cause: dict[str, Any]) -> str
 
 
 def _follows_from(error: BaseException | None, cause: str) -> bool:
-    """Whether the exception, or what it was raised for, tells that the job has failed."""
+    """Whether the exception, or an exception that caused it, reports the job's failure."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, SirtakiInternalError) or cause in str(error):
@@ -256,8 +256,8 @@ def _cut(text: str, length: int) -> str:
 
 
 def _say(*lines: str) -> None:
-    """On stderr with the rank in front of each line, unless the launcher puts it there; in one write, so that ranks do
-    not mix.
+    """Writes to stderr with the rank in front of each line, unless the launcher adds it. One write for all lines, so
+    that lines of different ranks do not mix.
     """
     prefix = "" if supervisor_link.is_there() else f"[rank {core.rank()}] "
     with contextlib.suppress(Exception):
@@ -266,7 +266,7 @@ def _say(*lines: str) -> None:
 
 
 def _stop_children() -> None:
-    """Workers of multiprocessing (data loaders) would outlive an abort for some seconds, its directory for ever."""
+    """Otherwise workers of multiprocessing (data loaders) outlive an abort for seconds, and its directory stays."""
     multiprocessing = sys.modules.get("multiprocessing")
     if multiprocessing is None:
         return
@@ -274,7 +274,7 @@ def _stop_children() -> None:
         for child in multiprocessing.active_children():
             child.terminate()
         folder = multiprocessing.process.current_process()._config.get("tempdir")
-        if folder:  # which goes at the end of an interpreter that ends in order
+        if folder:  # an interpreter that ends normally removes it
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -282,7 +282,7 @@ _installed: _Ending | None = None
 
 
 def watch() -> None:
-    """Registers the exit handlers, once a process, and the hook for exceptions, before init() can raise one."""
+    """Registers the exit handlers, once in a process, and the hook for exceptions, before init() can raise one."""
     global _installed
     if _installed is None or _installed.process != os.getpid():
         _installed = _Ending()
@@ -290,13 +290,13 @@ def watch() -> None:
 
 
 def install(shutdown: Callable[[], None]) -> None:
-    """init() has succeeded: the process leaves the job by `shutdown` when it ends in order."""
+    """Called when init() has succeeded. A process that ends normally leaves the job by `shutdown`."""
     watch()
     assert _installed is not None
     _installed.shutdown, _installed.left_with = shutdown, None
 
 
 def note_end(cause: dict[str, Any] | None) -> None:
-    """shutdown() is over, and the job had failed by that cause, if by any; until an init() begins another."""
+    """Called after shutdown(). cause: the failure cause if the job had failed. Holds until the next init()."""
     if _installed is not None:
         _installed.left_with = cause

@@ -1,4 +1,4 @@
-"""Answers the engine when it asks what this process is doing: the Python stacks of all its threads."""
+"""Answers the engine's request for this rank's status: the Python stacks of all its threads."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from types import FrameType
 from sirtaki.checks.call_site import is_internal
 from sirtaki.native import core
 
-_FRAMES = 15  # at most so many of one thread
-_INNERMOST = 2  # shown whoever they belong to
+_FRAMES = 15  # at most, for each thread
+_INNERMOST = 2  # always shown, even if they are a framework's
 
 
 def _format(frame: FrameType) -> str:
-    """The calls of the user's program and the innermost ones; a framework's inner workings would bury them."""
+    """The calls of the user's program and the innermost calls, without a framework's internal calls between them."""
     stack = traceback.extract_stack(frame)
     inner = len(stack) - _INNERMOST
     shown = [entry for number, entry in enumerate(stack) if number >= inner or not is_internal(entry.filename)]
@@ -28,7 +28,7 @@ def _format(frame: FrameType) -> str:
 
 
 def format_stacks() -> str:
-    """The stacks of all threads but the calling one, main thread first, innermost call last."""
+    """The stacks of all threads but the calling one; main thread first, innermost call last."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main = threading.main_thread().ident
     parts = []
@@ -39,7 +39,7 @@ def format_stacks() -> str:
 
 
 def _prepare_for_a_held_lock() -> None:
-    """Gives the core a signal on which faulthandler writes the stacks: one that nobody uses, else it goes without."""
+    """Gives the core an unused signal, if any, on which faulthandler writes the stacks while the GIL is held."""
     global _signal, _file
     if not _signal:
         _signal = _unused_signal()
@@ -51,7 +51,7 @@ def _prepare_for_a_held_lock() -> None:
 
 
 def _unused_signal() -> int:
-    """A real-time signal that neither Python nor a library has a handler for; 0 if there is none."""
+    """A real-time signal for which neither Python nor a library has a handler; 0 if there is none."""
     with open("/proc/self/status", encoding="ascii", errors="replace") as file:
         masks = [int(line.split()[1], 16) for line in file if line.startswith(("SigCgt:", "SigIgn:", "SigBlk:"))]
     taken = functools.reduce(operator.or_, masks, 0)
@@ -78,9 +78,9 @@ def start() -> None:
 
 
 def stop() -> None:
-    """Waits for that thread, after the engine has shut down: an interpreter that ends under it would end in a crash."""
+    """Waits for that thread, after the engine has shut down. If the interpreter ended first, it would crash."""
     global _server
-    core.set_forced_stacks(0, -1)  # faulthandler lets go of the signal when the interpreter ends
+    core.set_forced_stacks(0, -1)  # when the interpreter ends, faulthandler releases the signal
     server, _server = _server, None
     if server is not None and server is not threading.current_thread():
         server.join()

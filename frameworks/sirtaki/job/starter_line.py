@@ -1,7 +1,7 @@
-"""Before MPI starts: this process has the socket by which MPI finds the other ranks.
+"""Before MPI starts: makes sure that this process has the socket by which MPI finds the other ranks.
 
-A rank's program may be started by another one, as by `conda run`, that closes all descriptors which it does not know.
-MPI would then write its first words into whatever has the number now, be it a file of the user's.
+Another program, such as `conda run`, may start a rank's program and close all descriptors that it does not know. MPI
+would then write its first message into any file that now has this number, even a file of the user's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NOT_INHERITED = ("SIRTAKI_SUPERVISOR", "SIRTAKI_SIZE", "SIRTAKI_RANK_PROCESS", 
 
 
 def leave_outer_job() -> None:
-    """An mpiexec that a rank has called starts a job of its own, whose ranks inherit the variables of that rank."""
+    """For an mpiexec called inside a rank: it starts its own job, whose ranks inherit that rank's variables."""
     noted, own = os.environ.get(starters.STARTED_AS, ""), starters.started_as()
     if noted and own and noted != own:
         for name in _NOT_INHERITED:
@@ -24,7 +24,7 @@ def leave_outer_job() -> None:
 
 
 def restore() -> None:
-    """Gets the socket again from sirtakirun's process beside this rank. RuntimeError if that is not there."""
+    """Gets the socket again from the supervisor beside this rank. RuntimeError if there is no supervisor."""
     variable, descriptor = starters.descriptor()
     if not variable or line.peer(descriptor) is not None:
         return

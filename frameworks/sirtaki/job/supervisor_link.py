@@ -1,7 +1,7 @@
-"""This rank's line to the launcher's process beside it, which watches over it if `sirtakirun` started the job.
+"""This rank's socket to its supervisor, the launcher's process beside each rank if `sirtakirun` started the job.
 
-The line is a Unix socket in the abstract namespace, so that nothing of it stays; both ends look at the other's user.
-The kernel keeps messages whole. The first letter of each says what it is; launch/rank_line.py is the other end.
+The socket is in the abstract namespace, so no file stays; both ends check the other's user. The kernel keeps messages
+whole. The first letter of a message is its kind; launch/rank_line.py is the other end.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _process = 0
 
 
 def join(limit: float) -> int:
-    """Says that this process is the rank's and calls init(), which waits so many seconds for the others.
+    """Reports that this process is the rank and calls init(). limit: seconds that init() waits for the other ranks.
 
-    Returns the line's descriptor, -1 where no launcher is.
+    Returns the socket's descriptor, -1 without a launcher.
     """
     leave()
     if not _connect():
@@ -50,7 +50,7 @@ def _connect() -> bool:
         line.connect("\0" + name)
         if _user_of_peer(line) != os.geteuid():
             raise PermissionError(f"{VARIABLE} names a socket of another user")
-    except OSError:  # of a launcher that is gone, or of a job around this one
+    except OSError:  # the launcher has ended, or the socket belongs to an outer job
         line.close()
         return False
     _line, _process = line, os.getpid()
@@ -58,8 +58,8 @@ def _connect() -> bool:
 
 
 def take_starter_line() -> int | None:
-    """A new descriptor of the socket by which MPI talks to its starter, from the process beside this rank, which has it
-    open. None where no launcher is. Raises SirtakiInternalError if the job has failed meanwhile.
+    """A new descriptor of MPI's socket to its starter, from the supervisor, which has it open. None without a launcher.
+    SirtakiInternalError if the job has failed meanwhile.
     """
     if _line is None:
         return None
@@ -76,12 +76,12 @@ def take_starter_line() -> int | None:
 
 
 def up() -> None:
-    """init() is over: from now on the core answers what the launcher asks."""
+    """Reports that init() has succeeded. From now on the core answers the launcher's requests."""
     _send(b"U")
 
 
 def failed() -> None:
-    """init() has raised an exception. The program may catch it, and may call init() again."""
+    """Reports that init() has raised an exception. The program may catch it and call init() again."""
     _send(b"N")
 
 
@@ -96,7 +96,7 @@ def is_there() -> bool:
 
 
 def report(cause: Mapping[str, Any], trace: str, exit_code: int) -> bool:
-    """Leaves it to the launcher to print what ends the job; False where no launcher is.
+    """Leaves the failure message of the job to the launcher; False without a launcher.
 
     trace: of the exception, from the rank that recorded the cause; "" from the others.
     """
@@ -112,13 +112,13 @@ def report(cause: Mapping[str, Any], trace: str, exit_code: int) -> bool:
 
 
 def report_outside_job(cause: Mapping[str, Any], exit_code: int) -> None:
-    """As report(), of a rank that has not joined the job, or has left it, and that prints what it has to say itself."""
+    """report() for a rank outside the job, before init() or after shutdown(). It prints its own error itself."""
     if is_there() or _connect():
         report(cause, "", exit_code)
 
 
 def _packed(message: dict[str, Any]) -> bytes:
-    """The end of a long traceback and the beginning of a long text: a letter takes up to twelve bytes."""
+    """Shortens a traceback to its end and a text to its beginning; one letter may need twelve bytes."""
     while len(data := json.dumps(message).encode()) > _LONGEST:
         trace, text = message["trace"], message["text"]
         message = {**message, "trace": trace[-(len(trace) // 2) :], "text": text[: max(1, len(text) // 2)]}
@@ -126,7 +126,7 @@ def _packed(message: dict[str, Any]) -> bytes:
 
 
 def leave() -> None:
-    """This process has left the job in order."""
+    """Reports that this process has left the job normally."""
     global _line
     line, _line = _line, None
     if line is None:

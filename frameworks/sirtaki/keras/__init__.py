@@ -1,7 +1,7 @@
-"""Sirtaki for Keras: `import sirtaki.keras as hvd` takes the place of `import horovod.keras as hvd`.
+"""Sirtaki for Keras: `import sirtaki.keras as hvd` replaces `import horovod.keras as hvd`.
 
-Keras 3 runs on TensorFlow or PyTorch, as KERAS_BACKEND says; on others importing this is a NotImplementedError. Where
-tf.keras is Keras 2 (TF_USE_LEGACY_KERAS=1), the names are for tf_keras.
+Keras 3 runs on TensorFlow or PyTorch, chosen by KERAS_BACKEND; with other backends, the import raises
+NotImplementedError. If tf.keras is Keras 2 (TF_USE_LEGACY_KERAS=1), the names are for tf_keras.
 """
 
 from __future__ import annotations

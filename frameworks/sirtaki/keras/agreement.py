@@ -1,4 +1,4 @@
-"""The gradient kinds of a compiled step in later traces; gradients that no rank had at first are refused."""
+"""The agreed gradient kinds of a compiled step, kept for later traces. Refuses gradients that no rank had at first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Agreements(gradient_kinds.Agreements):
     def of_graph(
         self, variables: Sequence[Hashable], names: Sequence[str], kinds: Sequence[int], group: int
     ) -> list[int]:
-        """As agreed_kinds, once for each list of variables. RuntimeError for a gradient that nobody had then."""
+        """agreed_kinds(), once for each list of variables. RuntimeError for a gradient that no rank had then."""
         agreed = self.once(tuple(variables), kinds, group, lambda: names)
         for name, own, common in zip(names, kinds, agreed, strict=True):
             if own > common:

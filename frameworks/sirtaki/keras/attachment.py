@@ -1,4 +1,4 @@
-"""What a distributed optimizer carries beside what its own class needs, and the reduction of one step's gradients."""
+"""The state that a distributed optimizer adds to its own class, and the reduction of one step's gradients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KEY = "_sirtaki_attachment"
 
 
 class Attachment:
-    """groups: lists of variables' keys that are reduced as one unit. variables: those of the step under way."""
+    """groups: lists of variables' keys that are reduced as one request. variables: those of the current step."""
 
     def __init__(self, options: Options, groups: Sequence[Sequence[Hashable]] = ()) -> None:
         self.options = options
@@ -27,15 +27,15 @@ class Attachment:
         self.local: set[Hashable] = set()
         self.agreements = Agreements()
         self.variables: Sequence[Any] | None = None
-        self.reduced = False  # in the step under way
+        self.reduced = False  # in the current step
         self.applying = False  # Keras 2: while the wrapped class applies gradients
-        self.passes: Any = None  # Keras 2: what sums gradients up
+        self.passes: Any = None  # Keras 2: the helper that sums gradients
         self.check = ParameterCheck.from_environment()
         self.before_first_step: Callable[[], None] | None = None
         self.delegated = 0  # above 0 while an outer optimizer has reduced the gradients already
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Attachment:
-        """For copies of Keras 2's legacy optimizers; they train the same variables."""
+        """For copies of Keras 2's legacy optimizers; a copy trains the same variables."""
         other = Attachment(self.options, self.groups)
         other.local = set(self.local)
         return other
@@ -46,8 +46,8 @@ class Attachment:
         return core.is_initialized() and process_set.included() is not False and (process_set.size() or 1) > 1
 
     def active(self) -> bool:
-        """The same for a step. SirtakiInternalError after shutdown(), ValueError if the process set was removed: the
-        others, if there were any, cannot be told.
+        """has_peers() for a step. SirtakiInternalError after shutdown(), ValueError if the process set was removed:
+        this rank could no longer reduce with the others.
         """
         if not core.is_initialized():
             raise SirtakiInternalError(
@@ -58,8 +58,8 @@ class Attachment:
         return self.has_peers()
 
     def begin(self) -> bool:
-        """With each step: active(). While a graph is traced, before it runs, everything can still be made equal:
-        gradients of its first run are those of the new values.
+        """Call it at each step; returns active(). While a graph is traced, runs what is due before the first step, so
+        that the first gradients are those of the broadcast values.
         """
         if not self.active():
             backends.load().require_alone(self.options.process_set)
@@ -86,7 +86,7 @@ class Attachment:
             self.delegated -= 1
 
     def require_reduced(self, optimizer: Any) -> None:
-        """RuntimeError if variables are about to change by gradients that were not reduced."""
+        """RuntimeError if gradients that were not reduced are about to change variables."""
         if self.reduced or self.delegated or not self.active():
             return
         generation = generations.load()
@@ -98,11 +98,11 @@ class Attachment:
 
 
 def attach(optimizer: Any, attachment: Attachment) -> None:
-    optimizer.__dict__[_KEY] = attachment  # past the trackers of Keras and TensorFlow: it is no state of the model
+    optimizer.__dict__[_KEY] = attachment  # around the trackers of Keras and TensorFlow: not part of the model's state
 
 
 def attachment_of(optimizer: Any) -> Attachment:
-    """The optimizer's own, made of the options of its class where there is none, as after from_config()."""
+    """The optimizer's attachment; if it has none, as after from_config(), a new one with the options of its class."""
     found = optimizer.__dict__.get(_KEY)
     if found is None:
         found = Attachment(type(optimizer)._sirtaki_options)
@@ -111,12 +111,12 @@ def attachment_of(optimizer: Any) -> Attachment:
 
 
 def key_of(optimizer: Any, variable: Any) -> Hashable:
-    """What the optimizer itself tells variables apart by; Keras 2's legacy ones have no method for it."""
+    """The key by which the optimizer distinguishes variables; Keras 2's legacy optimizers have no method for it."""
     return optimizer._var_key(variable) if hasattr(optimizer, "_var_key") else variable._unique_id
 
 
 def checked_key(optimizer: Any, variable: Any) -> Hashable:
-    """key_of, of a variable that the program names; ValueError for what no gradient will be known by."""
+    """key_of() for a variable that the program names; ValueError if it cannot be a variable with a gradient."""
     if not isinstance(variable, generations.load().Variable):
         raise ValueError(
             f"{type(variable).__name__} {variable!r:.80} is not a variable of Keras, by which optimizers know "
@@ -126,7 +126,7 @@ def checked_key(optimizer: Any, variable: Any) -> Hashable:
 
 
 def complete(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-    """The gradients, with zeros where another rank has one and this rank has none; None where no rank has one."""
+    """The gradients, with zeros where only other ranks have one; None if no rank has one."""
     attachment, backend = attachment_of(optimizer), backends.load()
     group = attachment.options.process_set.process_set_id or 0
     keys = [key_of(optimizer, variable) for variable in variables]
@@ -156,7 +156,7 @@ def _of_kind(backend: Any, gradient: Any, kind: int, variable: Any) -> Any:
 
 
 def reduce_gradients(optimizer: Any, gradients: Sequence[Any], variables: Sequence[Any] | None) -> list[Any]:
-    """The gradients of all ranks, reduced as the options say; local ones scaled. Entries that are None stay None."""
+    """The gradients, reduced over the ranks as the options say; local ones only scaled. None stays None."""
     attachment, backend = attachment_of(optimizer), backends.load()
     options = attachment.options
     if variables is None and attachment.local:
@@ -186,7 +186,7 @@ def reduce_gradients(optimizer: Any, gradients: Sequence[Any], variables: Sequen
 
 
 def sums_of_passes(optimizer: Any, gradients: Sequence[Any]) -> list[Any]:
-    """Of gradients that are averages over backward_passes_per_step, the sums, unless averages were asked for."""
+    """Turns averages over backward_passes_per_step into sums, unless averages were asked for."""
     factor = attachment_of(optimizer).options.passes_factor
     if factor == 1:
         return list(gradients)
@@ -194,7 +194,7 @@ def sums_of_passes(optimizer: Any, gradients: Sequence[Any]) -> list[Any]:
 
 
 def compare_ranks(optimizer: Any, variables: Sequence[Any] | None) -> None:
-    """After each step: compares the ranks' variables, but for local ones, if SIRTAKI_CHECK_PARAMETERS asks for it."""
+    """After each step: compares the variables that are not local between ranks, if SIRTAKI_CHECK_PARAMETERS is set."""
     attachment = attachment_of(optimizer)
     if attachment.check is None or not variables or not attachment.active():
         return
@@ -203,16 +203,16 @@ def compare_ranks(optimizer: Any, variables: Sequence[Any] | None) -> None:
 
 
 def _name(options: Options, places: Sequence[int]) -> str:
-    """Places among the gradients that are reduced: all ranks have the same of those, while a local variable may have a
-    gradient on one rank only, and the names of variables count what a process has made.
+    """Uses positions among the reduced gradients, which are equal on all ranks. A local variable may have a gradient on
+    one rank only, and variables' names count the objects that a process has made.
     """
     numbers = f"{places[0]}" if len(places) == 1 else f"{places[0]}-{places[-1]}"
     return f"{options.name or 'keras'}.gradient.{numbers}"
 
 
 def _units(attachment: Attachment, numbers: list[int], keys: list[Any], in_graph: bool) -> list[list[int]]:
-    """What travels together: the groups asked for. Else, in a graph each gradient by itself, as soon as it is there;
-    outside of one everything together, as everything is there.
+    """Which gradients form one request: the groups asked for. Without groups, in a graph each gradient alone, as soon
+    as it exists. Outside of a graph all gradients, since all exist already.
     """
     if attachment.options.group_count:
         parts = min(attachment.options.group_count, len(numbers)) or 1

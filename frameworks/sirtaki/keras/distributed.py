@@ -1,4 +1,4 @@
-"""What all distributed optimizers have."""
+"""What all distributed optimizers have in common."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sirtaki.keras.attachment import attachment_of, checked_key
 
 
 class Distributed:
-    """Base of what is put in front of an optimizer's own class."""
+    """Base of the class in front of an optimizer's own class."""
 
-    _HAS_AGGREGATE_GRAD = True  # Horovod's mark of an optimizer that reduces by itself
+    _HAS_AGGREGATE_GRAD = True  # Horovod's flag for an optimizer that reduces by itself
 
     def get_config(self) -> dict[str, Any]:
-        """As the wrapped class's. Warns of what copies, files and from_config() therefore cannot know."""
+        """The wrapped class's configuration. Warns of options that copies, files and from_config() therefore lose."""
         attachment = attachment_of(self)
         if attachment.local or attachment.groups:
             warnings.warn(
@@ -28,7 +28,7 @@ class Distributed:
         return super().get_config()
 
     def register_local_var(self, var: Any) -> None:
-        """This variable's gradient is not reduced: each rank has its own (see scale_local_gradients)."""
+        """Does not reduce this variable's gradient: each rank keeps its own (see scale_local_gradients)."""
         attachment_of(self).local.add(checked_key(self, var))
 
 
@@ -37,7 +37,7 @@ def is_distributed(optimizer: Any) -> bool:
 
 
 def inner_optimizers(optimizer: Any) -> list[Any]:
-    """Those that an optimizer hands its gradients to."""
+    """The optimizers to which this optimizer passes its gradients."""
     inner = getattr(optimizer, "inner_optimizer", None)
     if inner is not None:
         return [inner]
@@ -46,7 +46,7 @@ def inner_optimizers(optimizer: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def inner_delegated(optimizer: Any) -> Iterator[None]:
-    """While the optimizers within this one get gradients that are reduced already."""
+    """While it is active, the inner optimizers get gradients that are reduced already."""
     with contextlib.ExitStack() as stack:
         for inner in inner_optimizers(optimizer):
             if is_distributed(inner):

@@ -1,4 +1,4 @@
-"""Collectives of values, with tensors of the backend as results; and making variables equal."""
+"""Collectives on values, with results as tensors of the backend; and functions that make variables equal."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def allreduce(
 ) -> Any:
     """postscale * op(prescale * value of each rank), of the same shape and dtype. op is Average by default.
 
-    value: a number (float: float32), NumPy array, tensor or variable. The result, as those of the calls below, is a
-    tensor of the backend.
+    value: a number (float: float32), NumPy array, tensor or variable. This and the next functions return tensors of the
+    backend.
     """
     return backends.load().allreduce(
         value,
@@ -57,9 +57,9 @@ def reducescatter(
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: ProcessSet = global_process_set) -> None:
-    """Overwrites each variable with the root's value, all in flight at once. For programs without fit().
+    """Overwrites each variable with the root's value; all are sent concurrently. For programs without fit().
 
-    variables: Keras variables or the backend's, the same number, shapes and dtypes on every rank.
+    variables: Keras variables or the backend's, with the same number, shapes and dtypes on every rank.
     """
     root = checked_root(root_rank)
     _check_list(variables)
@@ -89,8 +89,8 @@ def _check_same_count(variables: Sequence[Any], group: int) -> None:
 def check_parameters(variables: Sequence[Any], process_set: ProcessSet = global_process_set) -> None:
     """Compares the ranks' values bit by bit, by checksums. Blocks until all ranks of the set have called it.
 
-    variables: Keras variables or the backend's, the same on every rank. HorovodInternalError on every rank, naming the
-    first that differs.
+    variables: Keras variables or the backend's, the same on every rank. HorovodInternalError on every rank names the
+    first variable that differs.
     """
     _check_list(variables)
     backends.load().check_parameters(list(variables), process_set)

@@ -1,7 +1,7 @@
-"""The two places where Keras itself must know of distributed optimizers; the same in Keras 2 and 3.
+"""Changes two places in Keras itself for distributed optimizers; the same in Keras 2 and 3.
 
-compile() wraps an optimizer by itself in a LossScaleOptimizer under mixed_float16, which would decide by the gradients
-of one rank whether to take a step; and XLA, which Keras 3 turns on where there is a GPU, cannot compile collectives.
+Under mixed_float16, compile() wraps an optimizer in a LossScaleOptimizer, which would decide by one rank's gradients
+whether to take a step. Keras 3 turns XLA on if there is a GPU, but XLA cannot compile collectives.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _installed = False
 
 
 def install(loss_scales: Iterable[type], trainer: type) -> None:
-    """Once in a process, with the first distributed optimizer. trainer: the base of models that has jit_compile."""
+    """Once in a process, with the first distributed optimizer. trainer: the base class of models with jit_compile."""
     global _installed
     if _installed:
         return
@@ -44,7 +44,7 @@ def _wrap_loss_scale(kind: Any) -> None:
 
 
 def _wrap_jit_compile(trainer: Any) -> None:
-    """Asked when a step is about to be compiled, whichever way it was switched on."""
+    """Keras reads jit_compile when it is about to compile a step, however it was set."""
     plain = trainer.jit_compile
 
     def jit_compile(self: Any) -> bool:

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: the user's optimizer, whose gradients are reduced over the ranks before they are applied."""
+"""DistributedOptimizer: reduces the gradients of the user's optimizer over the ranks before it applies them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _classes: dict[tuple[type, type, Options], type] = {}
 
 
 def _distributed_class(steps: type, wrapped: type, options: Options) -> type:
-    """A subclass of the wrapped class with its name. One for each wrapped class and options, whatever is wrapped."""
+    """A subclass of the wrapped class with its name; one for each pair of wrapped class and options."""
     key = (steps, wrapped, options)
     if key not in _classes:
         content = {"__doc__": wrapped.__doc__, "__module__": wrapped.__module__, "__qualname__": wrapped.__qualname__}
@@ -29,7 +29,7 @@ def _distributed_class(steps: type, wrapped: type, options: Options) -> type:
 
 
 def wrapped_class(optimizer: Any) -> type:
-    """The class of an optimizer without what makes it distributed."""
+    """The optimizer's class before it was distributed."""
     return next(cls for cls in type(optimizer).__mro__ if not _is_ours(cls))
 
 
@@ -38,7 +38,7 @@ def _is_ours(cls: type) -> bool:
 
 
 def convert(optimizer: Any, attachment: Attachment) -> Any:
-    """Changes the optimizer's class in place, so that references to it stay good."""
+    """Changes the optimizer's class in place, so that references to it stay valid."""
     generation = generations.load()
     generation.install_hooks()
     wrapped = wrapped_class(optimizer)
@@ -49,10 +49,10 @@ def convert(optimizer: Any, attachment: Attachment) -> Any:
 
 
 def convert_outer(outer: Any, inner: Any) -> None:
-    """Distributes an optimizer that was put around a distributed one, as that one is."""
+    """Distributes an optimizer that wraps a distributed one, with the same options."""
     given = attachment_of(inner)
     attachment = Attachment(given.options, given.groups)
-    attachment.local = given.local  # one set: variables may be registered later, with either
+    attachment.local = given.local  # a shared set: variables may be registered later, with either optimizer
     convert(outer, attachment)
 
 
@@ -74,19 +74,20 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
 ) -> Any:
     """Makes the Keras optimizer reduce its gradients over the ranks of the process set, and returns it.
 
-    The same object comes back: its class becomes a subclass of its own class with the same name, so that configuration,
-    slots, schedules and references stay good, and saved files open without this package. Gradients are reduced once
+    The same object is returned. Its class becomes a subclass of its own class with the same name. So configuration,
+    slots, schedules and references stay valid, and saved files open without this package. Gradients are reduced once
     for each update, after accumulation and before clipping, whichever way they are applied.
 
-    name: stands before the reductions' names in messages. device_dense, device_sparse: kept for Horovod's programs.
-    compression: Compression.none, fp16 or bf16. sparse_as_dense: turns IndexedSlices into dense gradients first.
+    name: prefix of the reductions' names in messages. device_dense, device_sparse: ignored; Horovod's programs pass
+    them. compression: Compression.none, fp16 or bf16. sparse_as_dense: turns IndexedSlices into dense gradients first.
     gradient_predivide_factor: with Average, divides by it before and by size / factor after the sum. op: Average or
-    Sum. backward_passes_per_step: calls of apply() whose gradients are summed (average_aggregated_gradients: averaged)
-    for one update; it becomes Keras's gradient_accumulation_steps. groups: a number of groups, or lists of variables,
-    that are reduced as one unit. scale_local_gradients: gradients of variables given to register_local_var() are
-    divided by the number of ranks.
-    A rank outside the process set reduces nothing. Before init, and for wrong arguments: ValueError with the value.
-    The order of the arguments is that of horovod.keras; sirtaki.tensorflow.keras has that of horovod.tensorflow.keras.
+    Sum. backward_passes_per_step: sums the gradients of that many calls of apply() (average_aggregated_gradients:
+    averages) for one update; it becomes Keras's gradient_accumulation_steps. groups: a number of groups, or lists of
+    variables; each group is one request. scale_local_gradients: divides the gradients of variables given to
+    register_local_var() by the number of ranks.
+
+    A rank outside the process set reduces nothing. Before init, and for wrong arguments: ValueError with the value. The
+    order of arguments is that of horovod.keras; sirtaki.tensorflow.keras has that of horovod.tensorflow.keras.
     """
     return distributed(
         optimizer,
@@ -169,9 +170,9 @@ def PartialDistributedOptimizer(  # noqa: N802  Horovod's name
     backward_passes_per_step: int = 1,
     average_aggregated_gradients: bool = False,
 ) -> Any:
-    """DistributedOptimizer, but for the weights of some layers, which stay each rank's own.
+    """DistributedOptimizer that does not reduce the gradients of some layers' weights.
 
-    local_layers: a layer or a list of them, which are built, so that their weights are known; else ValueError.
+    local_layers: a layer or a list of layers, already built so that their weights are known; else ValueError.
     """
     layers = _checked_layers(local_layers)
     made = distributed(

@@ -1,4 +1,4 @@
-"""What DistributedOptimizer was asked for, checked; knows no framework."""
+"""The checked arguments of DistributedOptimizer; knows no framework."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sirtaki.reduce_ops import Average, ReduceOp, Sum, checked_op
 
 @dataclass(frozen=True)
 class Options:
-    """name: stands before the names of the reductions. group_count: parts of about equal number, 0 for none."""
+    """name: prefix of the reductions' names. group_count: number of groups of about equal size, 0 for none."""
 
     name: str
     compression: Any
@@ -27,12 +27,12 @@ class Options:
 
     @property
     def scales(self) -> tuple[float, float]:
-        """(prescale, postscale): the predivision changes the order of operations, not the result."""
+        """(prescale, postscale). Predivision changes the order of operations, not the result."""
         return 1.0 / self.gradient_predivide_factor, self.gradient_predivide_factor
 
     @property
     def passes_factor(self) -> int:
-        """Keras divides accumulated gradients by their number; this makes a sum of it unless an average was asked."""
+        """Keras averages accumulated gradients. This factor makes sums of them, unless averages were asked for."""
         return 1 if self.average_aggregated_gradients else self.backward_passes_per_step
 
 

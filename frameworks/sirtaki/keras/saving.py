@@ -1,4 +1,4 @@
-"""Opening saved models so that their training goes on distributed, and pickling of distributed optimizers."""
+"""Loads saved models so that training continues distributed, and pickles distributed optimizers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ def load_model(
     legacy_opts: bool = False,
     **options: Any,
 ) -> Any:
-    """keras.saving.load_model, and the model's optimizer is distributed with all its state.
+    """keras.saving.load_model(), after which the model's optimizer is distributed and keeps its state.
 
-    custom_optimizers: classes of your own, found by their names. legacy_opts:
-    kept for Horovod's programs; the file says which class an optimizer has. A model that was saved without an optimizer
-    comes back as it is. options: other arguments of DistributedOptimizer, as the file has none of them; a warning if
-    the loaded optimizer accumulates gradients and backward_passes_per_step is not among them. The file is read on the
-    rank that calls; BroadcastGlobalVariablesCallback makes ranks equal.
+    custom_optimizers: your own classes, found by their names. legacy_opts: ignored; Horovod's programs pass it. A model
+    saved without an optimizer is returned as it is. options: other arguments of DistributedOptimizer, as the file does
+    not store them. Warns if the loaded optimizer accumulates gradients and backward_passes_per_step is not given. Only
+    the calling rank reads the file; BroadcastGlobalVariablesCallback makes the ranks equal.
     """
     named = {cls.__name__: cls for cls in custom_optimizers or ()}
     model = keras.saving.load_model(filepath, custom_objects={**named, **(custom_objects or {})})
@@ -38,5 +37,5 @@ def load_model(
 
 
 def unpickled(arguments: tuple[Any, ...], options: Options) -> Any:
-    """What __reduce__ of a distributed optimizer asks for: the plain one that Keras makes, distributed again."""
+    """Called by pickle for a distributed optimizer: makes Keras's plain optimizer, and distributes it again."""
     return convert(keras.Optimizer._unpickle_model(*arguments), Attachment(options))

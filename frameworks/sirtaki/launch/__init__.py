@@ -1,7 +1,7 @@
 """The launcher: `sirtakirun -np N python train.py`, also `python -m sirtaki.launch`.
 
-`command` reads the command line and prepares a job; `job` watches it through the MPI's mpiexec; `worker` runs beside
-each rank. `sirtaki.starters` knows the ways in which ranks are started. What a worker loads (`channel`, `spec`,
-`worker`, `sirtaki.starters`, `sirtaki.host.processes`) uses the standard library alone and is started without
-site-packages, so that a rank's start costs little.
+`command` reads the command line and prepares a job; `job` runs it through the MPI's mpiexec; `worker` runs beside each
+rank. `sirtaki.starters` knows the ways to start ranks. A worker imports only `channel`, `spec`, `worker`,
+`sirtaki.starters` and `sirtaki.host.processes`. These use the standard library alone and run without site-packages, so
+that a rank starts fast.
 """

@@ -1,4 +1,4 @@
-"""Which of this host's addresses the others are told: the one by which this host reaches them."""
+"""Chooses this host's addresses for connections from other hosts: those by which this host reaches them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import socket
 import subprocess
 from collections.abc import Collection, Sequence
 
-_DISCARD_PORT = 9  # nothing is sent: a connected UDP socket only asks the kernel for the route
+_DISCARD_PORT = 9  # no data is sent: connecting a UDP socket only makes the kernel choose the route
 
 
 def own_name() -> str:
-    """The name under which an mpiexec knows that it runs on this host."""
+    """This host's name for mpiexec, by which mpiexec recognises its own host."""
     return socket.gethostname()
 
 
 @functools.cache
 def own_names() -> frozenset[str]:
-    """Names under which the user may mean this host."""
+    """Names by which the user may mean this host."""
     name = socket.gethostname()
     return frozenset({"localhost", name, name.partition(".")[0], socket.getfqdn()})
 
 
 def is_own(name: str) -> bool:
-    """Whether the host of that name or address is this one, so that no ssh is needed."""
+    """Whether this name or address is this host, so that no ssh is needed."""
     if name in own_names():
         return True
     try:
@@ -35,7 +35,7 @@ def is_own(name: str) -> bool:
 
 
 def refuse_loopback(name: str, among: Collection[str]) -> None:
-    """Raises ValueError when other hosts would take the name for themselves."""
+    """ValueError if the name means the local host on every host."""
     if not _is_loopback(name):
         return
     try:
@@ -55,10 +55,9 @@ def _is_loopback(name: str) -> bool:
 
 
 def toward(names: Collection[str], interfaces: Sequence[str] = ()) -> list[str]:
-    """This host's addresses for connections from those hosts; of the interfaces, when there are some.
+    """This host's addresses for connections from those hosts; of these interfaces, if any are given.
 
-    names: empty when they are not known. Raises ValueError for an interface that is not there and for a name that
-    leads back to this host.
+    names: empty if unknown. ValueError for an unknown interface, and for a name that resolves to this host.
     """
     if interfaces:
         return _of_interfaces(interfaces)
@@ -70,7 +69,7 @@ def toward(names: Collection[str], interfaces: Sequence[str] = ()) -> list[str]:
 
 
 def ipv4_beside(address: str) -> str | None:
-    """An IPv4 address of the interface that has this address: for MPICH's mpiexec, which knows no other kind."""
+    """An IPv4 address of the interface that has this address: MPICH's mpiexec supports IPv4 only."""
     if ":" not in address:
         return address
     for addresses in _by_interface().values():
@@ -80,7 +79,7 @@ def ipv4_beside(address: str) -> str | None:
 
 
 def _by_route(name: str) -> str | None:
-    """None for a name that only ssh knows."""
+    """None for a name that only ssh can resolve."""
     target = _resolved(name) or _resolved(_known_to_ssh(name))
     if not target:
         return None
@@ -107,7 +106,7 @@ def _resolved(name: str) -> tuple[int, tuple[str, int]] | None:
 
 
 def _known_to_ssh(name: str) -> str:
-    """What an alias of the user's ssh configuration stands for."""
+    """The host name behind an alias in the user's ssh configuration."""
     try:
         done = subprocess.run(["ssh", "-G", name], capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
@@ -132,7 +131,7 @@ def _outside() -> list[str]:
 
 
 def _by_interface() -> dict[str, list[str]]:
-    """The addresses of each interface; those of IPv6 that need a zone are of no use to another host."""
+    """The addresses of each interface. IPv6 addresses that need a zone are left out: other hosts cannot use them."""
     import psutil
 
     families = (socket.AF_INET, socket.AF_INET6)

@@ -1,8 +1,8 @@
-"""One a host other than the launcher's: runs what the MPI's mpiexec wants to run there, and ends it with the job.
+"""One on each host other than the launcher's: runs mpiexec's command on that host, and ends it with the job.
 
-It is told what to run through its stdin, which ssh encrypts: command lines and environments can be seen by others. The
-job's spec stays in this process's memory, where the workers below it find it. When stdin ends or the launcher is gone,
-nothing that it started stays.
+It reads the command from stdin, which ssh encrypts; other users can see command lines and environments. The job's spec
+stays in this process's memory, where the workers below it find it. When stdin or the launcher ends, the agent ends all
+processes that it has started.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from sirtaki.launch.spec import VARIABLE, Spec
 
 _HEADER = struct.Struct(">II")
 _LONGEST = 1 << 28
-_TO_LEAVE = 1.5  # seconds that workers have beyond their own grace
+_TO_LEAVE = 1.5  # seconds for workers after their own grace
 _ENDED_BY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _FAILED = 1
 _NEVER = float("inf")
 
 
 def order(host: str, command: str, spec: bytes) -> bytes:
-    """What the agent of that host reads: the shell command to run, and the spec of the job."""
+    """The agent's input: the shell command to run, and the spec of the job."""
     words = json.dumps({"host": host, "command": command}).encode()
     return _HEADER.pack(len(words), len(spec)) + words + spec
 
 
 def main(arguments: list[str]) -> int:
-    """Returns the exit code of what it ran. With --check, only tells that it could."""
+    """Returns the exit code of the command. With --check, only reports that it could run one."""
     if arguments == ["--check"]:
         print(f"ranks can be started on {channel.own_host_name()}: Python {sys.version.split()[0]}, {__file__}")
         return 0
@@ -97,9 +97,9 @@ class _Agent:
         self._selector.register(wake, selectors.EVENT_READ, self._on_signal)
         while child.poll() is None and self._wait():
             pass
-        if child.returncode != 0:  # with 0, a daemon may have gone into the background, as Open MPI's does
+        if child.returncode != 0:  # with 0, it may have started a daemon in the background, as Open MPI's does
             self._end(self._spec.grace + _TO_LEAVE)
-        while _has_children() and self._wait():  # workers whose mpiexec has ended the job still report how
+        while _has_children() and self._wait():  # workers still report how their ranks end
             pass
         processes.kill_descendants(os.getpid(), processes.reap_orphans)
         self._tell("leaves", True)
@@ -107,7 +107,7 @@ class _Agent:
         return code if code >= 0 else 128 - code
 
     def _wait(self) -> bool:
-        """For anything to happen. False when it is time to kill."""
+        """Waits for any event. False when it is time to kill."""
         timeout = None if self._kill_at == _NEVER else max(0.0, self._kill_at - time.monotonic())
         for key, _ in self._selector.select(timeout):
             key.data(key.fileobj)
@@ -119,7 +119,7 @@ class _Agent:
             self._connection.sendall(channel.frame(channel.HOST, message))
 
     def _end(self, seconds: float) -> None:
-        """The workers have noticed by themselves, and end their programs; what stays longer is killed."""
+        """Workers have noticed the end themselves and end their programs. Kills those left after `seconds`."""
         self._kill_at = min(self._kill_at, time.monotonic() + seconds)
 
     def _on_stdin(self, descriptor: int) -> None:
@@ -148,7 +148,7 @@ class _Agent:
 
 
 def _has_children() -> bool:
-    """Takes the exit codes of those that have ended; orphans below this process become its children."""
+    """Takes the exit codes of ended children. Orphans below this process become its children."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -167,7 +167,7 @@ def _watch_signals() -> socket.socket:
 
 
 def _environment(spec: Spec, place: str) -> Mapping[bytes, bytes]:
-    """What ssh's shell gives, and what finds the MPI's own programs and libraries as on the launcher's host."""
+    """The environment of ssh's shell, plus the search paths for the MPI as on the launcher's host."""
     found: dict[bytes, bytes] = {
         name: spec.environ[name] for name in (b"PATH", b"LD_LIBRARY_PATH") if name in spec.environ
     }

@@ -1,8 +1,8 @@
-"""What launcher and workers say to each other: frames on a socket, private to the job.
+"""The protocol between launcher and workers: frames on a socket, private to the job.
 
-A worker on the launcher's own host connects to a unix socket in the job's directory, which only this user can enter.
-One elsewhere connects by TCP; each side then proves that it holds the job's token, by an HMAC over a nonce of the other
-and its own, before anything else is read.
+A worker on the launcher's own host connects to a Unix socket in the job's directory, which only this user can enter. A
+worker on another host connects by TCP. Each side then proves that it holds the job's token, by an HMAC over both
+nonces, before it reads anything else.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import socket
 import struct
 from collections.abc import Iterator, Sequence
 
-# From a worker: who it is, output of its program, and how the program ended.
+# From a worker: its rank, output of its program, and how the program ended.
 HELLO, OUT, ERR, EXIT = 1, 2, 3, 4
 # From the launcher: end the program with this signal.
 END = 5
-# From a worker: its rank has called init, init is over, says why the job ends, or how it stands.
+# From a worker: its rank has called init, has ended init, sends the failure cause, or its status.
 JOINED, OVER, CAUSE, PICTURE = 6, 11, 7, 10
-# From the launcher: this is why the job ends, for the rank to know; how does the rank stand; its init takes too long.
+# From the launcher, for the rank: the failure cause; a request for its status; its init takes too long.
 FAIL, ASK, LATE = 8, 9, 12
-# From the launcher: pass this signal on if the program handles it. From a worker: it does not.
+# From the launcher: pass this signal on if the program handles it. From a worker: the program does not.
 SIGNAL, UNHANDLED = 13, 14
-# From what starts the ranks of another host: that host is reached, or why it is not.
+# From the agent or remote shell of another host: the host is reached, or why not.
 HOST = 16
 
 NONCE_BYTES = 16
 PROOF_BYTES = 32
 ANSWER_BYTES = NONCE_BYTES + PROOF_BYTES
 _HEADER = struct.Struct(">BI")
-_LONGEST = 1 << 20  # no frame is longer; a larger length means that the peer is not one of ours
+_LONGEST = 1 << 20  # a longer frame shows that the peer is none of ours
 _CONNECT_SECONDS = 5.0
 
 
@@ -41,7 +41,7 @@ class Frames:
         self._bytes = bytearray()
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """The frames (kind, payload) that are complete with these bytes. Raises ValueError for what is no frame."""
+        """Yields the frames (kind, payload) that are complete with these bytes. ValueError if they are no frame."""
         self._bytes += data
         while len(self._bytes) >= _HEADER.size:
             kind, length = _HEADER.unpack_from(self._bytes)
@@ -60,13 +60,13 @@ def frame(kind: int, payload: bytes = b"") -> bytes:
 
 
 def answer(token: bytes, nonce: bytes) -> tuple[bytes, bytes]:
-    """A worker's answer to the launcher's nonce, and the proof that it then expects of the launcher."""
+    """(a worker's answer to the launcher's nonce, the proof that it then expects from the launcher)."""
     own = os.urandom(NONCE_BYTES)
     return own + _proof(token, b"worker", nonce, own), _proof(token, b"launcher", nonce, own)
 
 
 def proof_for(token: bytes, nonce: bytes, answered: bytes) -> bytes:
-    """The launcher's proof for a worker that answered well. Raises ValueError for one that does not hold the token."""
+    """The launcher's proof for a worker with a correct answer. ValueError for a worker without the token."""
     import hmac
 
     own, proof = answered[:NONCE_BYTES], answered[NONCE_BYTES:]
@@ -76,7 +76,7 @@ def proof_for(token: bytes, nonce: bytes, answered: bytes) -> bytes:
 
 
 def _proof(token: bytes, who: bytes, nonce: bytes, own: bytes) -> bytes:
-    import hmac  # a local worker never needs it, and it costs a few milliseconds
+    import hmac  # imported here: takes milliseconds, and local workers never need it
 
     return hmac.digest(token, who + nonce + own, "sha256")
 
@@ -88,7 +88,7 @@ def connect_local(path: str) -> socket.socket:
 
 
 def connect_remote(endpoints: Sequence[tuple[str, int]], token: bytes, lost_after: float = 0) -> socket.socket:
-    """Connects to the first address and port that answers as the launcher. Raises OSError naming each and its error."""
+    """Connects to the first (address, port) where the launcher answers. OSError names each address and its error."""
     failures = []
     for address, port in endpoints:
         try:
@@ -105,7 +105,7 @@ def connect_remote(endpoints: Sequence[tuple[str, int]], token: bytes, lost_afte
 
 
 def notice_loss(connection: socket.socket, seconds: float) -> None:
-    """Has the kernel end the connection when its other end has given no sign of life for that long; 0 for never."""
+    """Makes the kernel close the connection if its other end is silent for `seconds`; 0 for never."""
     if seconds <= 0 or connection.family == socket.AF_UNIX:
         return
     step = max(1, round(seconds / 4))
@@ -134,7 +134,7 @@ def _firewall_hint() -> str:
 
 
 def own_host_name() -> str:
-    """What this host is called in messages."""
+    """The name of this host in messages."""
     return os.environ.get("SIRTAKI_HOSTNAME") or socket.gethostname()
 
 

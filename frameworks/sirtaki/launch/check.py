@@ -1,4 +1,4 @@
-"""`sirtakirun --check`: what is there, and for what is missing, why, in the words of whoever knows."""
+"""`sirtakirun --check`: lists the parts found, and for each missing part the reason, in the loader's own words."""
 
 import concurrent.futures
 import ctypes
@@ -21,8 +21,8 @@ _INDENT = 16
 
 
 def main() -> int:
-    """Prints the table. Returns 0 also when things are missing: the table says so."""
-    with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:  # each import is a process of its own
+    """Prints the table. Returns 0 even if parts are missing, as the table shows it."""
+    with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:  # each import runs in its own process
         frameworks = {name: pool.submit(_package, name) for name in _FRAMEWORKS}
         rows: list[tuple[str, Callable[[], str]]] = [
             ("Sirtaki", lambda: f"{__version__} in {os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}"),
@@ -51,7 +51,7 @@ def _told(tell: Callable[[], str]) -> str:
 
 
 def _package(name: str) -> str:
-    """Its version, and its own words if importing it (in a process of its own) fails."""
+    """The package's version, or its error message if the import (in its own process) fails."""
     version = _version(name)
     if version is None:
         if importlib.util.find_spec(name) is None:
@@ -133,7 +133,7 @@ def _gpus() -> str:
 
 
 def _gpu_part(name: str) -> str:
-    """What the compiled core finds, and would use."""
+    """The part that the compiled core finds and would use."""
     try:
         from sirtaki import _core
     except ImportError:
@@ -151,7 +151,7 @@ def _kernels() -> str:
 
 
 def _dlopen(name: str) -> str:
-    """The loader's words, or "" when it loads."""
+    """The loader's message, or "" if the library loads."""
     try:
         ctypes.CDLL(name, mode=os.RTLD_LAZY | os.RTLD_LOCAL)
     except OSError as error:

@@ -36,11 +36,11 @@ from sirtaki.starters.request import Host, Request
 
 _PROGRAM = "start_worker.py"
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_CONNECT_SECONDS = 10  # for ssh to one host, unless all must have started sooner
+_CONNECT_SECONDS = 10  # for ssh to one host; less if the start timeout is shorter
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns the exit code; exits with code 2 itself when the command line is wrong."""
+    """Returns the exit code. Exits with code 2 if the command line is wrong."""
     words = sys.argv[1:] if argv is None else list(argv)
     if words[:1] == ["status"]:
         from sirtaki.launch import status_command
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _told(error: Exception) -> str:
-    """An OSError without a file is one of ours, whose number tells nothing."""
+    """The message. An OSError without a file is raised by Sirtaki itself; its number has no meaning."""
     return error.strerror or str(error) if isinstance(error, OSError) and error.filename is None else str(error)
 
 
@@ -118,10 +118,10 @@ def _launch(chosen: Namespace, ranks: int) -> int:
 
 @contextmanager
 def _leaving_in_order() -> Iterator[None]:
-    """A signal that comes before the job has begun removes what lies in the job's directory, too."""
+    """Removes the job's directory, even if a signal arrives before the job has begun."""
 
     def leave(number: int, frame: object) -> None:
-        if number not in PASSED_ON:  # they are meant for ranks: there are none yet
+        if number not in PASSED_ON:  # these are for ranks, and there are none yet
             sys.exit(128 + number)
 
     before = {}
@@ -151,17 +151,17 @@ def _request(chosen: Namespace, ranks: int, where: list[Host], library: str) -> 
 
 
 def _plain(environ: Mapping[str, str]) -> dict[str, str]:
-    """What the starter itself gets, as it may copy it through texts of its own. The rest travels with the spec."""
+    """The environment of the starter itself, which may copy it as text. Other variables travel in the spec."""
     return {n: v for n, v in environ.items() if _PLAIN_NAME.fullmatch(n) and "\n" not in v}
 
 
 def _prepare(
     request: Request, reached: remote.Remote | None, job_spec: spec.Spec, directory: str
 ) -> list[socket.socket]:
-    """Puts the spec where the workers will look for it; returns the sockets that they connect to.
+    """Stores the spec where the workers look for it. Returns the sockets that they connect to.
 
     reached: the other hosts, None if there are none or the starter reaches them. directory: the job's private one, ""
-    when no rank runs on this host or somebody else starts those on others.
+    if no rank runs on this host or another program starts the ranks of other hosts.
     """
     if directory and reached is None:
         request.program = [*request.program, os.path.join(directory, "spec")]
@@ -176,7 +176,7 @@ def _prepare(
     here = copy.copy(job_spec)
     listeners.append(private_directory.listen(here, directory))
     for name in (b"SIRTAKI_HOSTNAME", b"HOROVOD_HOSTNAME"):
-        job_spec.environ.pop(name, None)  # of this host alone
+        job_spec.environ.pop(name, None)  # valid on this host only
     reached.write(job_spec.to_bytes(), os.environb)
     request.placed, request.remote_script = reached.placed(), reached.script()
     request.localhost = addresses.ipv4_beside(job_spec.endpoints[0][0])
@@ -196,7 +196,7 @@ def _listen(job_spec: spec.Spec, own: Sequence[str]) -> list[socket.socket]:
 
 
 def _hosts(chosen: Namespace, ranks: int) -> list[Host]:
-    """The hosts to run on; empty for this one. Raises ValueError when they have too few slots."""
+    """The hosts to run on; empty for this host. ValueError if they have too few slots."""
     if chosen.hosts is not None:
         found = hosts.from_list(chosen.hosts)
     elif chosen.hostfile is not None:
@@ -230,7 +230,7 @@ def _remote(chosen: Namespace, where: list[Host], directory: str, limits: Limits
 
 
 def _starter(chosen: Namespace) -> tuple[starters.Starter, str, str]:
-    """What starts the ranks, its program, and their MPI library. Raises ValueError or MpiNotFoundError."""
+    """(starter, its program, the MPI library). ValueError or MpiNotFoundError."""
     library = mpi_library.find()
     for starter in (starter for starter in starters.STARTERS if starter.places_ranks):
         program = shutil.which(starter.called)
@@ -255,7 +255,7 @@ def _spec(chosen: Namespace, ranks: int, screen: Screen) -> spec.Spec:
     kept = {os.fsencode(name) for name in starters.without_identity(os.environ)}
     environ = {name: value for name, value in environ.items() if name in kept}
     environ.update({name.encode(): value.encode() for name, value in chosen.environ.items()})
-    environ.setdefault(b"PYTHONUNBUFFERED", b"1")  # lines come when they are printed
+    environ.setdefault(b"PYTHONUNBUFFERED", b"1")  # so that lines appear at once
     result = spec.Spec(
         size=ranks,
         command=[os.fsencode(word) for word in chosen.command],
@@ -287,7 +287,7 @@ def _check_input(words: Sequence[str]) -> None:
 
 
 def _check_program(word: str) -> None:
-    """Raises ValueError when the program is not there: said once, not by every rank."""
+    """ValueError if the program does not exist: one message instead of one from every rank."""
     if shutil.which(word) is not None:
         return
     hint = f"; to run a Python script: sirtakirun -np N python {shlex.quote(word)}" if word.endswith(".py") else ""

@@ -1,8 +1,8 @@
-"""The YAML file of --config-file: sections of options, under the names that horovodrun's file has."""
+"""The YAML file of --config-file: sections of options, with the names that horovodrun uses."""
 
 from typing import Any
 
-# Section -> key -> (name of the option, type). A key of the file that is not here is refused.
+# Section -> key -> (name of the option, type). Other keys are refused.
 _SECTIONS: dict[str, dict[str, tuple[str, type]]] = {
     "params": {
         "fusion_threshold_mb": ("fusion_threshold_mb", int),
@@ -38,8 +38,8 @@ _LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
 
 def read(path: str) -> dict[str, Any]:
-    """The options of the file, by name. ValueError names file and key for what is unknown or of a wrong type."""
-    import yaml  # only here: a launch without such a file does not pay for it
+    """The options of the file, by name. ValueError with file and key for an unknown key or a wrong type."""
+    import yaml  # imported here, since most launches have no such file
 
     with open(path, encoding="utf-8") as file:
         try:

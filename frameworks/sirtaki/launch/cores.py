@@ -1,4 +1,4 @@
-"""The cores that the ranks of this host have: how many a container's quota leaves, and which belong to each rank."""
+"""The cores for the ranks of this host: how many a container's quota allows, and which belong to each rank."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import os
 from collections.abc import Iterator, Mapping
 
 _CGROUPS = "/sys/fs/cgroup"
-# OpenMP libraries bind their threads by these, each process for itself: all of them to the same cores.
+# With these, OpenMP libraries bind threads in each process separately: all processes to the same cores.
 _BINDING = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PROC_BIND", "OMP_PLACES")
 _UNBOUND = ("", "false", "none", "disabled")
 
 
 def available() -> int:
-    """Cores that this process may use, at least 1: by its affinity and by the CPU quota of its container."""
+    """Cores that this process may use, at least 1: the smaller of its affinity and its container's CPU quota."""
     limit = quota()
     return max(1, math.floor(limit)) if limit < allowed() else allowed()
 
 
 def allowed() -> int:
-    """Cores by this process's affinity alone."""
+    """Number of cores in this process's affinity."""
     return len(os.sched_getaffinity(0))
 
 
 def quota(root: str = _CGROUPS, membership: str = "/proc/self/cgroup") -> float:
-    """Cores that the control groups of this process let it use at a time; infinite without a quota."""
+    """Cores that the control groups of this process allow at a time; infinite without a quota."""
     return min(_quotas(root, membership), default=math.inf)
 
 
@@ -35,7 +35,7 @@ def _quotas(root: str, membership: str) -> Iterator[float]:
     except OSError:
         return
     for _, controllers, path in (group for group in groups if len(group) == 3):
-        if controllers == "":  # version 2: each group above has a quota, too
+        if controllers == "":  # version 2: outer groups may have a quota, too
             for folder in _and_above(path):
                 yield _quota_of(*_words(f"{root}{folder}/cpu.max"))
         elif "cpu" in controllers.split(","):
@@ -60,14 +60,14 @@ def _words(path: str) -> list[str]:
 
 
 def _quota_of(*words: str) -> float:
-    """From a quota and a period in microseconds; "max" and -1 stand for none."""
+    """Cores from a quota and a period in microseconds; "max" and -1 mean no quota."""
     if len(words) != 2 or not all(word.isdigit() for word in words) or int(words[1]) == 0:
         return math.inf
     return int(words[0]) / int(words[1])
 
 
 def binding_variable(environ: Mapping[str, str]) -> str:
-    """The variable because of which an OpenMP library binds the threads of a rank to cores; "" if there is none."""
+    """The variable that makes an OpenMP library bind a rank's threads to cores; "" if there is none."""
     if environ.get("OMP_PROC_BIND", "").lower() == "false":
         return ""
     return next((name for name in _BINDING if environ.get(name, "").lower() not in _UNBOUND), "")
@@ -84,12 +84,12 @@ def _lists_cores(name: str, value: str) -> bool:
 
 
 def can_bind(environ: Mapping[str, str]) -> bool:
-    """Whether threads are to be bound, and will be bound to the cores that a rank gets."""
+    """Whether OpenMP should bind threads, and will bind them to the cores of their own rank."""
     return bool(binding_variable(environ)) and not listing_variable(environ)
 
 
 def share(local_rank: int, ranks: int) -> set[int]:
-    """The cores of one of so many ranks of this host: no two ranks have a core in common. Empty if there are too few.
+    """The cores of one of `ranks` ranks on this host. No two ranks share a core. Empty if there are too few cores.
 
     Neighbours in the order of sockets and cores stay together, as do the hardware threads of one core.
     """

@@ -1,4 +1,4 @@
-"""`sirtakirun --dry-run`: what would be started where, and by which commands; nothing is."""
+"""`sirtakirun --dry-run`: prints the hosts and commands of the job, and starts nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sirtaki.starters.request import Host, Request
 
 
 def plan(request: Request, reached: Remote | None, job_spec: spec.Spec, command: Sequence[str]) -> str:
-    """The text. The names of variables stand in it, never their values. reached: how other hosts are, if by us."""
+    """The text, with names of variables but never their values. reached: None if the starter reaches other hosts."""
     lines = [f"{request.ranks} rank{'s' if request.ranks > 1 else ''} of: {_joined(job_spec.command)}"]
     lines.append(f"in directory: {job_spec.cwd.decode(errors='backslashreplace')}")
     lines += _hosts(request, reached, local=not job_spec.endpoints)

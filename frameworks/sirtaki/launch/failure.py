@@ -1,4 +1,4 @@
-"""Why a job ended: the first cause, as a rank or the launcher recorded it, in words and in an exit code."""
+"""Why a job ended: the failure cause, as a rank or the launcher recorded it, in words and as an exit code."""
 
 import signal
 import time
@@ -11,16 +11,16 @@ _HINTS: dict[int, str] = {
     signal.SIGBUS: " (/dev/shm or a mapped file's disk full?); MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_NUM_CELLS=8 makes MPICH "
     "take less",
 }
-_LONGEST = 1000  # characters of the last line's text; a traceback above it has all
+_LONGEST = 1000  # characters of the last line's text; the traceback above it is complete
 
 
 @dataclass
 class Failure:
-    """The first cause. rank, host: whose failure it is. kind, text, time, site, witness: as in sirtaki._core.Cause.
+    """The failure cause. rank, host: the failed rank. kind, text, time, site, witness: as in sirtaki._core.Cause.
 
-    code: of the rank's exit, or minus a signal's number; None while it is not known. said: the code that the rank said
-    it would end with. trace: a Python traceback, or "". aborted: mpiexec was ending the job already, as it does after
-    MPI_Abort; then its exit code may be what the rank asked for.
+    code: of the rank's exit, or minus a signal's number; None while unknown. said: the exit code that the rank
+    announced. trace: a Python traceback, or "". aborted: mpiexec was ending the job already, as after MPI_Abort; then
+    its exit code may be the one that the rank asked for.
     """
 
     rank: int
@@ -40,19 +40,19 @@ class Failure:
         return shell_code(code) if code else _FAILED
 
     def to_fields(self) -> dict[str, Any]:
-        """As ranks are told."""
+        """The fields that are sent to the ranks."""
         return {name: getattr(self, name) for name in ("rank", "host", "kind", "text", "time", "site")}
 
     def details(self) -> str:
-        """The traceback, or a text that does not fit into a line."""
+        """The traceback, or a text that is too long for one line."""
         return self.trace or (self.text if "\n" in self.text else "")
 
     def teller(self) -> int:
-        """The rank whose words the details are."""
+        """The rank that wrote the details."""
         return self.witness if self.witness >= 0 else self.rank
 
     def add(self, other: "Failure") -> None:
-        """What another rank knows of the same cause."""
+        """Adds another rank's information about the same cause."""
         if (other.rank, other.time) == (self.rank, self.time):
             self.trace = self.trace or other.trace
             self.said = self.said or other.said
@@ -67,7 +67,7 @@ class Failure:
 
 
 def of_exit(rank: int, host: str, code: int, aborted: bool = False) -> Failure:
-    """What the launcher sees of a program that ended without a word. code: as in Failure; 0 counts as too early."""
+    """For a program that ended without a report. code: as in Failure; 0 means that it ended too early."""
     if code > 0:
         kind, text = "early exit", f"exit code {code}"
     elif code == 0:
@@ -80,13 +80,13 @@ def of_exit(rank: int, host: str, code: int, aborted: bool = False) -> Failure:
 
 
 def of_loss(rank: int, host: str, why: str) -> Failure:
-    """No word comes from the process beside the rank, which watches over it. why: the connection's error, or ""."""
+    """For a supervisor that is no longer reachable. why: the connection's error, or ""."""
     text = f"the connection to that host is lost: {why}" if why else "the process that watches it is gone"
     return Failure(rank, host, "lost connection", text, time.time(), code=-signal.SIGKILL)
 
 
 def of_message(rank: int, host: str, message: dict[str, Any]) -> Failure:
-    """What a rank has recorded; rank, host: of the rank that says so."""
+    """For a cause that a rank has recorded. rank, host: of the rank that sent it."""
     return Failure(
         message.get("rank", rank),
         message.get("host", host),

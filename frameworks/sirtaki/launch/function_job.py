@@ -1,4 +1,4 @@
-"""`sirtaki.run`: one function as the program of every rank, its results by rank."""
+"""`sirtaki.run`: runs one function on every rank, and returns the results by rank."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from typing import Any
 from sirtaki.launch import addresses, channel, hosts
 from sirtaki.starters import slurm_hosts
 
-VARIABLE = "SIRTAKI_FUNCTION"  # where a rank finds its function, as JSON
+VARIABLE = "SIRTAKI_FUNCTION"  # environment variable: where a rank gets its function, as JSON
 _WRONG_COMMAND_LINE = 2
 _PROOF_SECONDS = 10.0
 
@@ -55,15 +55,15 @@ def run(
     min_np: int | None = None,
     max_np: int | None = None,
 ) -> list[Any]:
-    """Starts a job of `num_proc` ranks with sirtakirun, calls func(*args, **kwargs) on each, and returns the results
-    by rank once all have ended.
+    """Starts a job of `num_proc` ranks with sirtakirun, and returns func(*args, **kwargs) of each, in rank order.
 
-    Function, arguments and results travel by cloudpickle. executable: the ranks' Python, by default this one. hosts,
-    hostfile, start_timeout, ssh_port, ssh_identity_file, output_filename, mpi_args, network_interfaces: as the options
-    of sirtakirun; verbose: not 0 for its --verbose. use_mpi, disable_cache: kept for Horovod's programs. np and
-    network_interface are old names, with a DeprecationWarning.
-    ValueError for wrong arguments, NotImplementedError for those of elastic jobs and of gloo. RuntimeError if the job
-    fails, with the first rank's traceback if it was the function that failed; the others are ended.
+    Returns once all have ended. Function, arguments and results are pickled by cloudpickle. executable: the ranks'
+    Python, by default this one. hosts, hostfile, start_timeout, ssh_port, ssh_identity_file, output_filename, mpi_args,
+    network_interfaces: as the options of sirtakirun; verbose: not 0 for its --verbose. use_mpi, disable_cache: ignored;
+    Horovod's programs pass them. np and network_interface are old names, with a DeprecationWarning.
+
+    ValueError for wrong arguments; NotImplementedError for those of elastic jobs and of gloo. RuntimeError if the job
+    fails, with the first rank's traceback if the function failed; the other ranks are ended.
     """
     _refuse_elastic(
         min_num_proc=min_num_proc or min_np,
@@ -120,7 +120,7 @@ def _renamed(old: str, value: Any, new: str, new_value: Any) -> Any:
 
 
 def _others(names: str | None, file: str | None) -> list[str]:
-    """The hosts that the ranks may run on, as far as they are known. ValueError for names of another form."""
+    """The hosts that ranks may run on, as far as known. ValueError for malformed names."""
     if names is not None:
         return [host.name for host in hosts.from_list(names)]
     if file is not None:
@@ -129,7 +129,7 @@ def _others(names: str | None, file: str | None) -> list[str]:
 
 
 def _run_job(words: list[str], exchange: _Exchange) -> int:
-    """Runs sirtakirun to its end: its exit code. Whatever interrupts the wait ends the job first."""
+    """Runs sirtakirun and returns its exit code. An exception during the wait first ends the job."""
     folder = str(Path(__file__).parents[2])
     paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), VARIABLE: exchange.description()}
@@ -143,8 +143,8 @@ def _run_job(words: list[str], exchange: _Exchange) -> int:
 
 
 class _Exchange:
-    """Gives every rank the function, and takes its result. Ranks of this host come by a socket in a private directory;
-    others by TCP, and prove as the launcher's workers do that they belong to the job.
+    """Sends the function to every rank, and receives its result. Ranks of this host connect to a socket in a private
+    directory. Others connect by TCP, and prove like the launcher's workers that they belong to the job.
     """
 
     def __init__(self, ranks: int, func: Any, args: Any, kwargs: Any, others: Collection[str]) -> None:
@@ -171,7 +171,7 @@ class _Exchange:
             yield socket.create_server((address, 0), family=family, backlog=1024)
 
     def description(self) -> str:
-        """For VARIABLE: a path, and for ranks of other hosts addresses and the secret."""
+        """The value of VARIABLE: a path, and for ranks of other hosts the addresses and the secret."""
         local, *others = [listener.getsockname() for listener in self._listeners]
         remote = {"endpoints": [name[:2] for name in others], "token": self._token.hex()} if others else {}
         return json.dumps({"path": local, **remote})
@@ -197,14 +197,14 @@ class _Exchange:
             threading.Thread(target=self._serve, args=(connected,), daemon=True).start()
 
     def _serve(self, connected: socket.socket) -> None:
-        """One rank, from its start to its result. One that leaves early has ended, which sirtakirun deals with."""
+        """Serves one rank until its result arrives. If the rank ends early, sirtakirun reports it."""
         with contextlib.suppress(EOFError, OSError, ValueError), connected:
             if connected.family != socket.AF_UNIX:
                 self._prove(connected)
             self._exchange(Connection(connected.detach()))
 
     def _prove(self, connected: socket.socket) -> None:
-        """ValueError or OSError for a stranger."""
+        """ValueError or OSError if the peer is not part of the job."""
         connected.settimeout(_PROOF_SECONDS)
         nonce = os.urandom(channel.NONCE_BYTES)
         connected.sendall(nonce)
@@ -225,7 +225,7 @@ class _Exchange:
             rank.send("taken")
 
     def results(self, code: int) -> list[Any]:
-        """By rank, once the job has ended with this exit code."""
+        """The results by rank, once the job has ended with this exit code."""
         import cloudpickle
 
         if code == _WRONG_COMMAND_LINE and not self._failures:
@@ -241,7 +241,7 @@ class _Exchange:
 
 
 def serve_rank(rank: int) -> int:
-    """What a rank does: gets the function, calls it, gives the result. Returns the exit code."""
+    """Runs on a rank: gets the function, calls it, sends the result. Returns the exit code."""
     with _connected(json.loads(os.environ.pop(VARIABLE))) as caller:
         sys.path[:], call = caller.recv()
         result, failure = _called(call)

@@ -1,4 +1,4 @@
-"""The program of a rank that `sirtaki.run` has started."""
+"""The program of a rank in a job of `sirtaki.run`."""
 
 import sys
 

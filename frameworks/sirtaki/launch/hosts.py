@@ -1,4 +1,4 @@
-"""Hosts and their slots, as the user names them: -H h1:n,h2:n, or a file in the dialects of the field."""
+"""Hosts and their slots, as the user gives them: -H h1:n,h2:n, or a host file in a common dialect."""
 
 import re
 from collections.abc import Iterable
@@ -7,7 +7,7 @@ from sirtaki.starters.request import Host
 
 _NAME = r"\[(?P<v6>[0-9A-Fa-f:.]+(?:%[\w.-]+)?)\]|(?:[\w.-]+@)?[\w.-]+"
 _HOST = re.compile(rf"(?P<name>{_NAME}):(?P<slots>[0-9]+)")
-# Open MPI "h slots=2 max_slots=4", MPICH "h:2 binding=...", and PBS, SGE and Slurm, where a line is one slot.
+# Open MPI "h slots=2 max_slots=4"; MPICH "h:2 binding=..."; PBS, SGE and Slurm: one slot for each line.
 _LINE = re.compile(rf"(?P<name>{_NAME})(?::(?P<slots>[0-9]+))?(?P<words>(?:\s+\S.*)?)")
 _WORD = re.compile(r"(?P<key>[\w-]+)\s*=\s*(?P<value>\S+)\s*")
 _IGNORED = ("max_slots", "max-slots", "binding", "ifhn", "user", "username")
@@ -16,7 +16,7 @@ _MOST_SLOTS = 1 << 20
 
 
 def from_list(text: str) -> list[Host]:
-    """From "h1:2,h2:1,[fd00::1]:2". Raises ValueError with the part that is wrong."""
+    """Parses "h1:2,h2:1,[fd00::1]:2". ValueError with the wrong part."""
     found = []
     for part in text.split(","):
         match = _HOST.fullmatch(part.strip())
@@ -27,13 +27,13 @@ def from_list(text: str) -> list[Host]:
 
 
 def from_file(path: str) -> list[Host]:
-    """From a file with a host on each line; # starts a comment. Raises ValueError with file and line, or OSError."""
+    """Reads a file with one host on each line; # starts a comment. ValueError with file and line, or OSError."""
     with open(path, "rb") as file:
         return from_text(file.read(), path)
 
 
 def from_text(content: bytes, path: str) -> list[Host]:
-    """From the content of a host file. A host that comes again gets more slots. Raises ValueError with the line."""
+    """Parses the content of a host file. A repeated host gets more slots. ValueError with the line."""
     found = []
     for number, line in enumerate(content.splitlines(), 1):
         where = f"{path}:{number}"
@@ -71,7 +71,7 @@ def _from_line(text: str, where: str) -> Host:
 
 
 def check_slots(hosts: Iterable[Host], ranks: int) -> None:
-    """Raises ValueError with the arithmetic when the hosts have fewer slots than ranks are wanted."""
+    """ValueError with both numbers if the hosts have fewer slots than `ranks`."""
     hosts = list(hosts)
     offered = sum(host.slots for host in hosts)
     if ranks > offered:
@@ -84,7 +84,7 @@ def check_slots(hosts: Iterable[Host], ranks: int) -> None:
 
 
 def filled(hosts: Iterable[Host], ranks: int) -> list[Host]:
-    """The hosts that get ranks, in their order, with how many each gets."""
+    """The hosts that get ranks, in their order, each with its number of ranks."""
     result = []
     for host in hosts:
         if ranks > 0:

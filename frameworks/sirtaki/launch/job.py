@@ -1,6 +1,6 @@
-"""One running job: mpiexec, the workers that report to this process, and how it all ends.
+"""One running job: mpiexec, the workers that report to this process, and the end of the job.
 
-Everything happens in one thread, in `Job.run`, woken by sockets, pipes and signals.
+One thread does everything, in `Job.run`. Sockets, pipes and signals wake it.
 """
 
 import contextlib
@@ -26,22 +26,22 @@ from sirtaki.launch.workers import Worker, Workers
 from sirtaki.starters import Starter
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_TOO_MUCH_WAITING = 1 << 20  # bytes for a slow reader of our output: the ranks wait
-_AFTER_GRACE = 1.5  # seconds that workers have beyond their own grace
-_CONSEQUENCES = 1.0  # seconds that the other ranks have, when one has failed, to learn why and to say how they end
-_PATIENCE_WITH_TRACE = 5  # times as long more at most, for a rank that an exception has struck, to send its traceback
+_TOO_MUCH_WAITING = 1 << 20  # bytes not yet read from our output; beyond that the ranks wait
+_AFTER_GRACE = 1.5  # seconds for workers after their own grace
+_CONSEQUENCES = 1.0  # seconds for the other ranks, after a failure, to receive the cause and to report how they end
+_PATIENCE_WITH_TRACE = 5  # at most so many times longer, for a rank with an exception to send its traceback
 _ORPHANED = 0.5  # seconds that ranks may outlive mpiexec
-_REMIND = 2.0  # seconds until it is said that ranks still have time to end
-_TIDY_UP = 1.5  # seconds that mpiexec has when its ranks are gone, before it is told to end
-_OTHER_HOSTS = 3.0  # seconds that other hosts have to answer after one could not be reached, so that all are named
+_REMIND = 2.0  # seconds until a message says that ranks still have time to end
+_TIDY_UP = 1.5  # seconds for mpiexec to end after its ranks, before it is asked to
+_OTHER_HOSTS = 3.0  # seconds for other hosts to answer after one was not reached, so that the message names all
 _FAILED = 1
 _NEVER = float("inf")
 
 
 @dataclass
 class Limits:
-    """Seconds. start: until all ranks have arrived. grace: between the request to end and SIGKILL, kept by workers.
-    lost_after: without a sign of life until another host counts as lost, 0 for never.
+    """Seconds. start: until all ranks have arrived. grace: between the request to end and SIGKILL; the workers apply
+    it. lost_after: silence after which another host counts as lost, 0 for never.
     """
 
     start: float
@@ -50,9 +50,8 @@ class Limits:
 
 
 class Job:
-    """listeners: sockets that workers connect to. token: what those that come by TCP must hold. starter: runs
-    them. arrivals: which other
-    hosts are reached, None when that is not known. title: what the job is, in a line.
+    """listeners: sockets that workers connect to. token: secret for workers that connect by TCP. starter: starts the
+    ranks. arrivals: which other hosts are reached, None if unknown. title: the job in one line.
     """
 
     def __init__(
@@ -95,23 +94,23 @@ class Job:
         self.status = Status(self._selector, self._workers, title, ranks)
         self._arrivals = arrivals
         self._failure: Failure | None = None
-        self._signal = 0  # that this process was told to end by
-        self._end_signal = 0  # that the workers were told
-        self._passed_on: set[int] = set()  # signals that no rank has said yet to be without a handler
+        self._signal = 0  # the signal that asked this process to end
+        self._end_signal = 0  # the signal that the workers got
+        self._passed_on: set[int] = set()  # signals for which no rank has yet reported a missing handler
         self._late = False
-        self._abandoned = False  # mpiexec is long gone
+        self._abandoned = False  # mpiexec has ended long ago
         self._starting = Starting(ranks)
-        # When what is due; set back to _NEVER when done.
+        # Times at which actions are due; reset to _NEVER when done.
         self._end_at = _NEVER
         self._waited = 0
-        self._told: set[int] = set()  # ranks that have said why the job ends
+        self._told: set[int] = set()  # ranks that have sent the failure cause
         self._start_by = self._kill_at = self._give_up_at = self._abandoned_at = self._tidy_at = _NEVER
         self._unreached_at = _NEVER
         self._remind_at = _NEVER
         self._unreached = False
 
     def run(self, command: Sequence[str], environ: dict[str, str]) -> int:
-        """Starts the command and watches until nothing of the job lives. Returns the exit code. Raises OSError."""
+        """Starts the command and runs until no process of the job lives. Returns the exit code. Raises OSError."""
         processes.become_subreaper()
         wake = self._watch_signals()
         self._start_by = time.monotonic() + self._limits.start
@@ -133,7 +132,7 @@ class Job:
         receive.setblocking(False)
         self._wake.setblocking(False)
         for number in (*_ENDING, signal.SIGCHLD, *PASSED_ON):
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup stays in force
+            if signal.getsignal(number) != signal.SIG_IGN:  # keeps the effect of nohup
                 signal.signal(number, lambda number, frame: None)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         self._selector.register(receive, selectors.EVENT_READ, self._on_signal)
@@ -194,7 +193,7 @@ class Job:
             self._mpiexec.terminate()
 
     def _gone(self) -> bool:
-        """Whether nothing of the job is left, or what is left does not react."""
+        """Whether all processes of the job have ended, or the remaining ones do not react."""
         if time.monotonic() >= self._give_up_at:
             return True
         if self._mpiexec.alive() or self._workers:
@@ -202,7 +201,7 @@ class Job:
         return self._mpiexec.silent() or self._abandoned
 
     def _watch_output(self) -> None:
-        """Waits for whoever reads our output when there is something for him, and lets the ranks wait meanwhile."""
+        """While a reader of our output is slow: waits for it and lets the ranks wait."""
         for sink in self._screen.sinks():
             registered = sink.descriptor in self._selector.get_map()
             if sink.waiting and not registered:
@@ -215,7 +214,7 @@ class Job:
         self._screen.write()
 
     def _deliver_output(self) -> None:
-        """Waits for a slow reader of our output as long as it takes; after Ctrl-C and the like, only a second."""
+        """Waits for a slow reader of our output without limit; after Ctrl-C or a similar signal, only a second."""
         until = _NEVER
         while self._screen.waiting() and time.monotonic() < until:
             if self._signal and until == _NEVER:
@@ -223,7 +222,7 @@ class Job:
             self._watch_output()
             self._select(until)
 
-    # ---- what comes -----------------------------------------------------------------------------------------------
+    # ---- messages ------------------------------------------------------------------------------------------------
 
     def _on_signal(self, wake: socket.socket, events: int) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -236,7 +235,9 @@ class Job:
                         self._on_unhandled(None, number)
 
     def _on_unhandled(self, worker: Worker | None, number: int) -> None:
-        """A rank has no handler for a signal that was passed on. The first answer counts; SIGUSR1 prints the status."""
+        """A rank has no handler for a passed-on signal. The first such answer counts: for SIGUSR1 prints the job
+        status.
+        """
         if number not in self._passed_on:
             return
         self._passed_on.remove(number)
@@ -247,7 +248,7 @@ class Job:
             self._screen.note(f"{signal.Signals(number).name} has no effect: {who}")
 
     def _on_end_request(self, number: int) -> None:
-        if self._signal:  # asked twice: now
+        if self._signal:  # the second request: kill now
             self._kill_at = 0.0
             return
         self._signal = number
@@ -268,7 +269,7 @@ class Job:
             self._workers.tell(worker, self._end_signal)
 
     def _on_exit(self, worker: Worker, message: dict[str, Any]) -> None:
-        """ended: the program was told to end before it did, so its code is a consequence, not a cause."""
+        """ended (in the message): the program was asked to end, so its exit code is a consequence and no cause."""
         code = message["code"]
         self.status.on_end(worker.rank, code)
         first = self._failure
@@ -282,7 +283,7 @@ class Job:
             self._end(signal.SIGTERM)
 
     def _on_own_exit(self, cause: Failure) -> None:
-        """A rank has ended by sys.exit() without a word of why: what others lacked because of that was its doing."""
+        """A rank called sys.exit() without giving a cause. Errors of other ranks that miss it follow from that exit."""
         if self._failure is not None and self._failure.kind == "refused negotiation":
             cause.trace = self._failure.trace
             cause.witness = self._failure.witness
@@ -296,14 +297,14 @@ class Job:
 
     def _on_cause(self, worker: Worker, message: dict[str, Any]) -> None:
         cause = failure.of_message(worker.rank, worker.host, message)
-        if message["code"]:  # else its program is over, and may have a code that says more
+        if message["code"]:  # otherwise its program has ended; its exit code may tell more
             self._told.add(worker.rank)
         if self._failure is not None:
             self._failure.add(cause)
         self._fail(cause)
 
     def _on_late_init(self) -> None:
-        """The first of those that are missing is named as the cause, a rank that is stopped before others."""
+        """Names the first missing rank as the cause; a stopped rank before others."""
         asked, text = self._starting.ask()
         if asked:
             self._workers.tell_late(asked, text)
@@ -312,7 +313,7 @@ class Job:
         self._fail(Failure(missing, self._workers.host_of(missing), "passed limit", text, time.time()))
 
     def _on_host(self, message: dict[str, Any]) -> bool:
-        """From another host's agent, or from what could not reach that host; says whether to keep the connection."""
+        """A message from another host's agent or remote shell. Returns whether to keep the connection."""
         keep = "arrived" in message or "lost" in message or "leaves" in message
         if self._arrivals is None or self._end_signal or "leaves" in message:
             return keep
@@ -351,7 +352,7 @@ class Job:
     # ---- ending ---------------------------------------------------------------------------------------------------
 
     def _fail(self, cause: Failure) -> None:
-        """The first cause counts. All ranks are told, and have a moment to say how they end."""
+        """Records the first cause. Sends it to all ranks, and gives them a moment to report how they end."""
         if self._end_signal or self._failure is not None:
             return
         self._failure = cause
@@ -359,7 +360,7 @@ class Job:
         self._end_at = time.monotonic() + _CONSEQUENCES
 
     def _on_consequences(self, now: float) -> None:
-        """Time is over, but for the rank that has the traceback and has not sent it yet."""
+        """The time is over, except for a rank whose traceback is still on its way."""
         first = self._failure
         if (
             first is not None
@@ -373,7 +374,7 @@ class Job:
         self._end(signal.SIGTERM)
 
     def _end(self, number: int) -> None:
-        """Tells all workers to end their programs; what has not gone after the grace is killed."""
+        """Asks all workers to end their programs. After the grace, kills the remaining ones."""
         if self._end_signal:
             return
         self._end_signal = number
@@ -385,7 +386,7 @@ class Job:
             self._mpiexec.terminate()
 
     def _report(self) -> int:
-        """Says last and once how the job ended, unless it ended well. Returns the exit code."""
+        """Prints once, as the last line, how the job ended; nothing if it succeeded. Returns the exit code."""
         code = self._mpiexec.exit_code()
         if self._failure is not None:
             if (
@@ -424,7 +425,7 @@ class Job:
         return code
 
     def _show_words(self) -> None:
-        """Shows what mpiexec says, except what a rank's failure explains better."""
+        """Prints mpiexec's output, unless a rank's failure explains the end better."""
         unexplained = self._failure is None or self._failure.kind == "lost connection"
         if self._verbose or (not self._unreached and unexplained):
             self._mpiexec.show_words()

@@ -1,4 +1,4 @@
-"""The process of mpiexec: started in a session of its own, ended with us, its words kept until they are news."""
+"""The process of mpiexec: runs in its own session, ends with this process. Its output is kept until it is needed."""
 
 import os
 import selectors
@@ -12,17 +12,17 @@ from sirtaki.launch.failure import shell_code
 from sirtaki.launch.program_signals import ignore_warnings
 
 _NEVER = float("inf")
-_WAIT_FOR_REASON = 1.0  # seconds until its words are shown: a rank's failure that comes meanwhile explains them
+_WAIT_FOR_REASON = 1.0  # seconds until its output is shown: a rank's failure within that time explains it
 
 
 def _become(parent: int) -> None:
-    """mpiexec, its daemons and ssh ignore warnings as workers do: Hydra dies of SIGUSR2."""
+    """mpiexec, its daemons and ssh ignore warning signals, as workers do: Hydra would die of SIGUSR2."""
     ignore_warnings()
     processes.die_with_parent(signal.SIGTERM, parent)
 
 
 class Mpiexec:
-    """show: called with the words that are shown. eager: show them at once."""
+    """show: called with output to be shown. eager: show it at once."""
 
     def __init__(self, selector: selectors.BaseSelector, show: Callable[[bytes], None], eager: bool) -> None:
         self._selector = selector
@@ -31,10 +31,10 @@ class Mpiexec:
         self._words = bytearray()
         self._pipes: set[int] = set()
         self.show_at = _NEVER
-        self.terminated = False  # by us
+        self.terminated = False  # by this process
 
     def start(self, command: Sequence[str], environ: dict[str, str]) -> None:
-        """In a session of its own, so that Ctrl-C reaches this process alone, and it decides. Raises OSError."""
+        """Starts it in its own session, so that only this process gets Ctrl-C. Raises OSError."""
         parent = os.getpid()
         self._process = subprocess.Popen(
             command,
@@ -55,7 +55,7 @@ class Mpiexec:
         return self._process.poll() is None
 
     def silent(self) -> bool:
-        """Whether nobody holds its output open any more."""
+        """Whether all processes have closed its output."""
         return not self._pipes
 
     def exit_code(self) -> int:
@@ -72,7 +72,7 @@ class Mpiexec:
             self._process.wait()
 
     def show_words(self) -> None:
-        """What it has said and was not shown yet."""
+        """Shows its output that was not shown yet."""
         self.show_at = _NEVER
         if self._words:
             self._show(bytes(self._words) + (b"" if self._words.endswith(b"\n") else b"\n"))

@@ -1,4 +1,4 @@
-"""The limit of open files, which is often low by default and may be raised by everybody up to a hard limit."""
+"""The limit of open files. It is often low by default, and any user may raise it up to a hard limit."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import resource
 
 _AT_ALL = 40
 _FOR_RANK_HERE = 5  # in Hydra's processes: pipes for the output and the line to the rank
-_FOR_RANK_ELSEWHERE = 2  # its worker's connection, and a part of what its host takes
+_FOR_RANK_ELSEWHERE = 2  # its worker's connection, and a share of its host's files
 
 
 def provide(here: int, elsewhere: int) -> None:
-    """Raises the soft limit so that launcher and starter, which inherits it, can serve so many ranks.
+    """Raises the soft limit so that launcher and starter, which inherits it, have enough files for the ranks.
 
-    OSError with the number needed where the hard limit is too low.
+    OSError with the required number if the hard limit is too low.
     """
     needed = _AT_ALL + _FOR_RANK_HERE * here + _FOR_RANK_ELSEWHERE * elsewhere
     hard = raise_to(needed)
@@ -27,12 +27,12 @@ def provide(here: int, elsewhere: int) -> None:
 
 
 def provide_on_other_host(ranks: int) -> None:
-    """As far as the hard limit lets it: how many ranks of the job run on this host is not known."""
+    """Raises the limit as far as possible: the number of ranks on this host is unknown."""
     raise_to(_AT_ALL + _FOR_RANK_HERE * ranks)
 
 
 def raise_to(needed: int) -> float:
-    """Returns the hard limit."""
+    """Raises the soft limit to `needed`, as far as possible. Returns the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = float("inf") if hard == resource.RLIM_INFINITY else hard
     if soft != resource.RLIM_INFINITY and soft < min(needed, most):

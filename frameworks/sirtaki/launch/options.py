@@ -1,6 +1,6 @@
-"""The command line of sirtakirun: every flag that horovodrun has, under the same name and type.
+"""The command line of sirtakirun: all flags of horovodrun, with the same names and types.
 
-A flag whose feature is not there yet is refused by name; one that asks for what holds anyway (--no-autotune) is taken.
+A flag of a missing feature is refused by name. A flag that asks for the present behaviour (--no-autotune) is accepted.
 """
 
 import argparse
@@ -27,7 +27,7 @@ SIRTAKI_MPI chooses another MPI: a libmpi*.so file, a prefix directory, or one o
 
 
 class _Parser(argparse.ArgumentParser):
-    """`words`: how many words each option takes after it."""
+    """`words`: number of words that follow each option."""
 
     words: dict[str, int]
 
@@ -41,9 +41,9 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Reads flags and config file. Exits with code 2 and a message when something is wrong.
+    """Reads flags and config file. Exits with code 2 and a message on an error.
 
-    In the result, `command` is the list of words after the options, and `environ` the variables that tuning flags set.
+    In the result, `command` is the list of words after the options, and `environ` has the variables of tuning flags.
     """
     parser = _parser()
     count = _words_of_options(parser, argv)
@@ -70,7 +70,7 @@ def _add_config_file(options: argparse.Namespace) -> None:
 
 
 def ranks(options: argparse.Namespace) -> int:
-    """The number of ranks asked for. Exits with code 2 when there is none, or no command."""
+    """The requested number of ranks. Exits with code 2 without a number or a command."""
     if options.num_proc is None:
         _parser().error("how many ranks? give -np N, for example: sirtakirun -np 2 python train.py")
     if not options.command:
@@ -79,7 +79,7 @@ def ranks(options: argparse.Namespace) -> int:
 
 
 def _words_of_options(parser: _Parser, argv: Sequence[str]) -> int:
-    """How many words at the beginning are options: the rest is the user's, and argparse must not touch it."""
+    """How many words at the beginning are options. The rest is the user's command, which argparse must not parse."""
     at = 0
     while at < len(argv) and argv[at].startswith("-") and argv[at] != "--":
         at += 1 + parser.words.get(argv[at], 0)
@@ -107,7 +107,7 @@ def _seconds_of(text: str) -> float:
 
 
 def _words(text: str) -> str:
-    """For what is split into words later."""
+    """Checks a text that is split into words later."""
     try:
         shlex.split(text)
     except ValueError as error:
@@ -195,7 +195,7 @@ def _add_mpi(parser: _Parser) -> None:
 
 
 def start_timeout(options: argparse.Namespace) -> float:
-    """Seconds, from the flag, else SIRTAKI_START_TIMEOUT or HOROVOD_START_TIMEOUT, else 30. Raises ValueError."""
+    """Seconds from the flag, SIRTAKI_START_TIMEOUT or HOROVOD_START_TIMEOUT, by default 30. Raises ValueError."""
     if options.start_timeout is not None:
         return float(options.start_timeout)
     for name in ("SIRTAKI_START_TIMEOUT", "HOROVOD_START_TIMEOUT"):
@@ -205,7 +205,7 @@ def start_timeout(options: argparse.Namespace) -> float:
 
 
 def grace(options: argparse.Namespace) -> float:
-    """Seconds that programs have to end when they are asked to. Raises ValueError."""
+    """Seconds for programs to end after a request to end. Raises ValueError."""
     if options.grace_seconds is not None:
         return float(options.grace_seconds)
     if not os.environ.get(GRACE_VARIABLE):
@@ -217,7 +217,7 @@ def grace(options: argparse.Namespace) -> float:
 
 
 def lost_after() -> float:
-    """Seconds without a sign of life until another host is lost, 0 for never. Raises ValueError."""
+    """Seconds of silence until another host counts as lost, 0 for never. Raises ValueError."""
     return _from_environment(LOST_HOST_VARIABLE, or_never=True) if os.environ.get(LOST_HOST_VARIABLE) else LOST_AFTER
 
 

@@ -1,4 +1,4 @@
-"""The job's directory: only this user can enter it. In it are the job's spec and the socket that its workers use."""
+"""The job's directory, which only this user can enter. It holds the job's spec and the socket for its workers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def leave(directory: str, name: str, content: bytes) -> str:
 
 
 def listen(job_spec: spec.Spec, directory: str) -> socket.socket:
-    """Puts the spec into the directory; returns the socket that workers of this host connect to."""
+    """Writes the spec into the directory. Returns the socket for workers of this host."""
     job_spec.directory = directory
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(job_spec.socket_path())

@@ -17,17 +17,17 @@ _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def start(spec: Spec, line: str) -> tuple[int, int, int]:
-    """Returns the program's pid and the ends to read of its stdout and stderr.
+    """Returns the program's pid and the read ends of its stdout and stderr.
 
-    Only the main thread may call it: the program dies with the calling thread. line: the name of the socket on
-    which the rank finds its supervisor.
+    Call it on the main thread only: the program dies with the calling thread. line: the name of the socket by which the
+    rank finds its supervisor.
     """
     out, out_end = os.pipe()
     err, err_end = os.pipe()
     environ = program_environment(spec, os.environb, cores.available())
     environ[rank_line.VARIABLE.encode()] = line.encode()
     parent = os.getpid()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)  # one that comes before exec must not meet our handlers
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)  # a signal before exec must not run our handlers
     pid = os.fork()
     if pid == 0:
         _become(spec, parent, (out_end, err_end), environ)
@@ -40,7 +40,7 @@ def start(spec: Spec, line: str) -> tuple[int, int, int]:
 
 
 def _become(spec: Spec, parent: int, ends: tuple[int, int], environ: dict[bytes, bytes]) -> NoReturn:
-    """In the new child: a process group of its own, and nothing of this interpreter's habits."""
+    """In the new child: creates a process group, and resets this interpreter's signal settings."""
     code = 126
     try:
         os.setpgid(0, 0)
@@ -66,7 +66,7 @@ def _become(spec: Spec, parent: int, ends: tuple[int, int], environ: dict[bytes,
 
 
 def own_cores(spec: Spec) -> set[int]:
-    """Of this rank alone; empty if it shares those of its host."""
+    """The cores of this rank; empty if all ranks of the host share the cores."""
     if not spec.binds:
         return set()
     ranks = starters.announced_local_size(os.environ) or spec.size

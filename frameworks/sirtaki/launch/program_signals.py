@@ -1,8 +1,8 @@
-"""Which process of a rank's program gets a signal: its own first, its children when it has ended.
+"""Which process of a rank's program gets a signal: first the program's own, after its end its children.
 
-Data loaders' workers die of SIGTERM, and a program whose workers die cannot write its checkpoint any more. A scheduler
-may send a signal to every process of a step. It then reaches the program by itself, and is not sent a second time: that
-would interrupt the program's handler by itself.
+Workers of data loaders die of SIGTERM, and without its workers a program can no longer write its checkpoint. A
+scheduler may send a signal to every process of a step. The program then gets it directly, so it is not sent again: a
+second signal would interrupt the program's handler.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from collections.abc import Iterable
 
 from sirtaki.host import processes
 
-# Schedulers send them as a warning. Only the program's handler is meant; helpers ignore them.
+# Schedulers send them as a warning to the program's handler; helper processes ignore them.
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
-_WINDOW = 0.5  # seconds in which a signal to all processes has reached this one and, through the launcher, that one
+_WINDOW = 0.5  # seconds within which a signal to all processes arrives both directly and through the launcher
 
 
 def ignore_warnings() -> None:
-    """For a process that runs no program of the user's, and for what it starts."""
+    """For a process that does not run the user's program, and for processes that it starts."""
     for number in PASSED_ON:
         signal.signal(number, signal.SIG_IGN)
 
 
 class ProgramSignals:
-    """number: the signal that the processes are to end by, 0 while they may go on."""
+    """number: the signal by which the processes should end, 0 while they may continue."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -34,7 +34,7 @@ class ProgramSignals:
         self._sent_to_all: set[int] = set()
 
     def note_sent_to_all(self, numbers: Iterable[int]) -> None:
-        """The process beside the rank has got these signals itself, so that the program has got them, too."""
+        """The supervisor has received these signals directly, so the program has received them, too."""
         self._sent_to_all.update(numbers)
 
     def came_from_outside(self) -> bool:
@@ -50,25 +50,25 @@ class ProgramSignals:
 
 
 class Warnings:
-    """Signals that the launcher passes on, unless the program has got them from whoever signals all processes."""
+    """Signals that the launcher passes on, unless the sender has also signalled the program directly."""
 
     def __init__(self) -> None:
         self._received: dict[int, float] = {}
         self._waiting: dict[int, float] = {}
 
     def note_received(self, numbers: Iterable[int]) -> None:
-        """The process beside the rank has got these signals itself."""
+        """The supervisor has received these signals directly."""
         self._received.update(dict.fromkeys(set(PASSED_ON).intersection(numbers), time.monotonic()))
 
     def pass_on(self, number: int) -> None:
         self._waiting.setdefault(number, time.monotonic() + _WINDOW)
 
     def due(self) -> float:
-        """When take() is to be called."""
+        """The time of the next call of take()."""
         return min(self._waiting.values(), default=float("inf"))
 
     def take(self, now: float) -> list[int]:
-        """Those whose time has come and that the program has not got by itself."""
+        """The due signals that the program has not received directly."""
         over = [number for number, at in self._waiting.items() if now >= at]
         for number in over:
             del self._waiting[number]
@@ -86,5 +86,5 @@ def has_handler(pid: int, number: int) -> bool:
 
 
 def own_children(among: Iterable[int]) -> list[int]:
-    """Those of the processes whose parent is this one; orphans below it become its children."""
+    """The processes in `among` that are children of this one; orphans below it become its children."""
     return [pid for pid in among if processes.parent(pid) == os.getpid()]

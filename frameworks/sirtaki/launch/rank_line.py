@@ -1,6 +1,6 @@
-"""The supervisor's end of the line to its rank's process (sirtaki/job/supervisor_link.py is the other end).
+"""The supervisor's end of the socket to its rank's process (sirtaki/job/supervisor_link.py is the other end).
 
-A rank whose process never calls init() has none. One process at a time is the rank's; another may follow it.
+A rank that never calls init() has no connection. One process at a time can be the rank; another may follow it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-# From the rank: it calls init, init is over, or has failed, it has left in order, why the job ends, how it stands.
+# From the rank: it calls init; init has succeeded; init has failed; it has left; failure cause; its status.
 JOINS, UP, FAILED, LEAVES, CAUSE, PICTURE = b"J", b"U", b"N", b"L", b"C", b"P"
-# To the rank: the job ends, how do you stand?
+# To the rank: the job ends; a request for its status.
 FAIL, ASK = b"F", b"A"
-# To the rank: raise this signal if the program handles it. From the rank: it does not.
+# To the rank: raise this signal if the program handles it. From the rank: the program does not.
 SIGNAL = b"S"
 # From the rank: it lacks the socket by which MPI talks to the starter. To the rank: that descriptor, if there is one.
 DESCRIPTOR = b"D"
@@ -28,7 +28,7 @@ _LONGEST = 1 << 18
 
 
 class RankLine:
-    """on_message(kind, content), on_loss(process): what is called; the latter for one that has not left in order."""
+    """on_message(kind, content); on_loss(process): called if a process disconnects without leaving normally."""
 
     def __init__(
         self,
@@ -50,19 +50,19 @@ class RankLine:
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def joined(self) -> bool:
-        """Whether a process of the rank has called init and is there."""
+        """Whether a process of the rank has called init and is connected."""
         return self._process != 0
 
     def process(self) -> int:
-        """That process, 0 if there is none."""
+        """The id of that process, 0 if there is none."""
         return self._process
 
     def was_lost(self) -> bool:
-        """Whether the last process of the rank that called init went, or would go now, without leaving in order."""
+        """Whether the last process that called init has ended, or would end now, without leaving normally."""
         return self._lost or self.joined()
 
     def fail(self, cause: dict[str, Any]) -> None:
-        """Has every collective of the rank fail with this cause."""
+        """Makes every collective of the rank fail with this cause."""
         fields = [str(cause[name]).replace("\n", " ") for name in ("kind", "rank", "host", "time", "site")]
         self._send(FAIL + "\n".join([*fields, cause["text"]]).encode(errors="replace")[: _LONGEST // 4])
 
@@ -73,20 +73,20 @@ class RankLine:
         return self._send(SIGNAL + bytes([number]))
 
     def give(self, descriptor: int) -> None:
-        """Hands a descriptor of this process to the rank's; -1 for none."""
+        """Sends a descriptor of this process to the rank; -1 for none."""
         if self._connection is not None:
             with contextlib.suppress(OSError):
                 socket.send_fds(self._connection, [DESCRIPTOR], [descriptor] if descriptor >= 0 else [])
 
     def drain(self) -> None:
-        """Reads what a process that has ended has left here."""
+        """Reads the remaining messages of an ended process."""
         while self._connection is not None and self._receive(self._connection, selectors.EVENT_READ):
             pass
 
     def _send(self, message: bytes) -> bool:
         if self._connection is None:
             return False
-        with contextlib.suppress(OSError):  # it is about to go, or takes nothing in
+        with contextlib.suppress(OSError):  # it is about to end, or does not read
             self._connection.send(message)
             return True
         return False
@@ -96,7 +96,7 @@ class RankLine:
             connection, _ = listener.accept()
         except OSError:
             return
-        self.drain()  # the rank may have left, and come again, since it was last looked at
+        self.drain()  # the rank may have left and joined again since the last read
         user = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
         if user != os.geteuid() or self._connection is not None:
             connection.close()
@@ -106,7 +106,7 @@ class RankLine:
         self._selector.register(connection, selectors.EVENT_READ, self._receive)
 
     def _receive(self, connection: socket.socket, events: int) -> bool:
-        """False when nothing was there, or when what was there has been read since it was reported."""
+        """False if there was no message, or if it has been read since the event was reported."""
         if connection is not self._connection:
             return False
         try:

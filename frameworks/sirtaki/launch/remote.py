@@ -1,4 +1,4 @@
-"""Starting ranks on other hosts: how each is reached, and who of them has been."""
+"""Starts ranks on other hosts: how each host is reached, and which have been reached."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ from sirtaki.launch.private_directory import leave
 from sirtaki.starters.request import Host
 
 AGENT_VARIABLE = "SIRTAKI_LAUNCH_AGENT"
-# In the user's own --mpi-args, these mean that the start on other hosts is not ours.
+# With these in --mpi-args, the user chooses how ranks of other hosts start.
 _OWN_START = ("-launcher", "-launcher-exec", "plm_rsh_agent", "plm_ssh_agent", "--launcher", "--launcher-exec")
 _AGENTS = ("HYDRA_LAUNCHER_EXEC", "OMPI_MCA_plm_rsh_agent", "PRTE_MCA_plm_ssh_agent")
 _ARGUMENTS = ("HYDRA_LAUNCHER_EXTRA_ARGS", "OMPI_MCA_plm_rsh_args", "PRTE_MCA_plm_ssh_args")
 _SHELL = "remote_shell.py"
-# mpiexec and what it starts elsewhere need these; everything else stays off its own connections, which are not private.
+# mpiexec and its processes on other hosts need these. It gets no others, as its connections are not private.
 _FOR_MPIEXEC = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LANG", "LD_LIBRARY_PATH", "SIRTAKI_HOSTNAME")
 _PREFIXES_FOR_MPIEXEC = ("HYDRA_", "MPIEXEC_", "OMPI_", "OPAL_", "PRTE_", "PMIX_MCA_", "LC_")
 
 
 @dataclass
 class Shell:
-    """The words that run a command on a host. agent: the site's own, in place of ssh; it gets host and command.
-
-    arguments: further ones for ssh.
+    """Makes the command that runs a command on a host. agent: the site's own program in place of ssh; its arguments are
+    host and command. arguments: additional ones for ssh.
     """
 
     agent: Sequence[str] = ()
@@ -55,7 +54,7 @@ class Shell:
         return [*self.words(host), shlex.join(_agent_words())]
 
     def by_hand(self, host: str) -> str:
-        """The line to try in a terminal."""
+        """The command for the user to try in a terminal."""
         return shlex.join([*self.words(host), shlex.join([*_agent_words(), "--check"])])
 
 
@@ -65,13 +64,13 @@ def _agent_words() -> list[str]:
 
 @dataclass
 class Remote:
-    """hosts: with the ranks of each, this one's own name among them. directory: the job's private one."""
+    """hosts: with the number of ranks of each, including this host. directory: the job's private one."""
 
     hosts: Sequence[Host]
     shell: Shell
     directory: str
-    localhost: str | None = None  # what mpiexec tells others to connect to; None for its own choice
-    aliases: dict[str, str] = field(default_factory=dict)  # by the host's name: what mpiexec calls it
+    localhost: str | None = None  # mpiexec's address for other hosts; None for its own choice
+    aliases: dict[str, str] = field(default_factory=dict)  # by the host's name: its name for mpiexec
 
     def __post_init__(self) -> None:
         own = addresses.own_name()
@@ -83,14 +82,14 @@ class Remote:
         return [host.name for host in self.hosts if not addresses.is_own(host.name)]
 
     def placed(self) -> list[str]:
-        """The hosts as mpiexec gets them."""
+        """The hosts under their names for mpiexec."""
         return [f"{self.aliases[host.name]}:{host.slots}" for host in self.hosts]
 
     def script(self) -> str:
         return os.path.join(self.directory, _SHELL)
 
     def write(self, spec: bytes, environ: Mapping[bytes, bytes]) -> None:
-        """Leaves in the directory what remote_shell.py needs."""
+        """Writes the files that remote_shell.py needs into the directory."""
         commands = {self.aliases[name]: self.shell.command(name) for name in self.others()}
         pairs = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in environ.items()]
         leave(self.directory, "remote", json.dumps({"hosts": commands, "environ": pairs}).encode())
@@ -103,23 +102,23 @@ class Remote:
 
 
 def is_left_to_mpiexec(mpi_args: str | None) -> bool:
-    """Whether the user has mpiexec start ranks elsewhere in a way of his own."""
+    """Whether the user's --mpi-args choose how mpiexec starts ranks on other hosts."""
     return any(word in _OWN_START for word in shlex.split(mpi_args or ""))
 
 
 def agent_words(option: str | None, environ: Mapping[str, str]) -> list[str]:
-    """The site's own agent, empty for ssh: from --launch-agent, else from the environment, also under MPIs' names."""
+    """The site's own agent, empty for ssh: from --launch-agent, else from the environment (also MPIs' variables)."""
     words = shlex.split(option) if option else _first_words((AGENT_VARIABLE, *_AGENTS), environ)
     return [] if "".join(words) in ("ssh", "ssh:rsh") else words  # MPIs' own defaults
 
 
 def ssh_arguments(environ: Mapping[str, str]) -> list[str]:
-    """What the environment has for ssh under MPIs' names."""
+    """Arguments for ssh from the environment, under the MPIs' names."""
     return _first_words(_ARGUMENTS, environ)
 
 
 def _first_words(names: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """Of the first of these variables that has any. Raises ValueError with its name and value."""
+    """The words of the first of these variables that is not empty. ValueError with its name and value."""
     for name in names:
         try:
             if words := shlex.split(environ.get(name, "")):
@@ -130,13 +129,13 @@ def _first_words(names: Sequence[str], environ: Mapping[str, str]) -> list[str]:
 
 
 def environment_for_mpiexec(environ: Mapping[str, str]) -> dict[str, str]:
-    """What of the environment mpiexec itself gets, which it passes on in the clear."""
+    """The variables that mpiexec itself gets; it sends them unencrypted."""
     kept = {n: v for n, v in environ.items() if n in _FOR_MPIEXEC or n.startswith(_PREFIXES_FOR_MPIEXEC)}
     return {name: value for name, value in kept.items() if name not in ("HYDRA_LAUNCHER", *_AGENTS, *_ARGUMENTS)}
 
 
 class Arrivals:
-    """Which hosts have been reached and why others have not."""
+    """Which hosts have been reached, and why others have not."""
 
     def __init__(self, remote: Remote) -> None:
         self._names = {remote.aliases[name]: name for name in remote.others()}
@@ -150,7 +149,7 @@ class Arrivals:
         self._failed: dict[str, dict[str, Any]] = {}
 
     def note(self, message: Mapping[str, Any]) -> bool:
-        """Takes what an agent or a remote shell says. Whether it is about a host that cannot be reached."""
+        """Records a message from an agent or a remote shell. True if its host cannot be reached."""
         alias = message.get("host")
         if alias not in self._names:
             raise ValueError(f"there is no host {alias!r} in this job")
@@ -163,7 +162,7 @@ class Arrivals:
         return True
 
     def place(self, message: Mapping[str, Any]) -> tuple[int, str]:
-        """The first rank of the host that a message is about, and the host's name as the user gave it."""
+        """(first rank of the message's host, that host's name as the user gave it)."""
         return self._places[message["host"]]
 
     def complete(self) -> bool:
@@ -173,7 +172,7 @@ class Arrivals:
         return bool(self._failed)
 
     def lines(self) -> list[str]:
-        """Each host that was not reached: why, and what to try by hand."""
+        """One entry for each host that was not reached: the reason, and a command to try by hand."""
         result = []
         for alias, name in self._names.items():
             if alias in self._arrived:

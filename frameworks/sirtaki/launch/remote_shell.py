@@ -1,7 +1,7 @@
-"""What the MPI's mpiexec runs in place of ssh, once for each other host: starts our agent there by the real ssh.
+"""Replaces ssh for the MPI's mpiexec: runs once for each other host, and starts our agent there by the real ssh.
 
-Written by `remote.py`, in the job's private directory, are how each host is reached and what its agent is told. Why a
-host was not reached is reported to the launcher, which asks for no more of mpiexec then.
+`remote.py` writes to the job's private directory how each host is reached and what its agent reads. If a host is not
+reached, this script reports the reason to the launcher, which then ends the job.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import NoReturn
 from sirtaki.host import processes
 from sirtaki.launch import agent, channel
 
-_KEPT_WORDS = 4000  # bytes of what ssh said, the last
+_KEPT_WORDS = 4000  # last bytes of ssh's output
 
 
 def main(directory: str, arguments: Sequence[str]) -> int:
-    """arguments: options of ssh, which are ours to choose, the host, and the command for its shell."""
+    """arguments: options for ssh (ignored: the launcher chooses them), the host, and the command for its shell."""
     words = list(arguments)
     while words and words[0].startswith("-"):
         del words[0]
@@ -63,7 +63,7 @@ def _run(command: Sequence[str], environ: dict[bytes, bytes], told: bytes) -> tu
     with contextlib.suppress(BrokenPipeError):
         process.stdin.write(told)
         process.stdin.flush()
-    code = process.wait()  # stdin stays open until then: its end tells the agent that the job is over
+    code = process.wait()  # stdin stays open until then: its end makes the agent end the job
     reader.join(1)
     return (code if code >= 0 else 128 - code), bytes(said)
 
@@ -81,18 +81,18 @@ def _leave(number: int, frame: object) -> NoReturn:
 
 
 def _remove_without_launcher(directory: str) -> None:
-    """After kill -9 of the launcher nobody else on this host may be left who could."""
+    """After kill -9 of the launcher, perhaps no other process of this host is left to remove the directory."""
     try:
         channel.connect_local(os.path.join(directory, "socket")).close()
     except ConnectionRefusedError:
         shutil.rmtree(directory, ignore_errors=True)
-    except OSError:  # it is gone already
+    except OSError:  # it is removed already
         return
 
 
 def _report(directory: str, message: dict[str, object]) -> None:
-    """Tells the launcher, which ends the job, or closes at once when the host had been reached."""
+    """Sends to the launcher, which ends the job; or which closes the connection at once if the host was reached."""
     with contextlib.suppress(OSError):
         connection = channel.connect_local(os.path.join(directory, "socket"))
         connection.sendall(channel.frame(channel.HOST, json.dumps(message).encode()))
-        connection.recv(1)  # until then mpiexec believes that this host is under way
+        connection.recv(1)  # until then mpiexec waits for this host

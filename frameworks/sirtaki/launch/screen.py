@@ -1,7 +1,7 @@
-"""Puts the output of many ranks on one screen: whole lines, each with its rank in front, none mixed.
+"""Shows the output of many ranks on one screen: whole lines, each with its rank in front.
 
-A progress bar of rank 0 stays alive: text after a carriage return is shown before its line is complete. When another
-line must come in between, the bar's line is closed and the bar drawn again with its next news.
+Progress bars of rank 0 stay alive: text after a carriage return is shown before its line is complete. If another line
+must be shown in between, the bar's line ends, and the bar is drawn again at its next change.
 """
 
 import os
@@ -11,14 +11,14 @@ import time
 from sirtaki.launch.channel import ERR, OUT
 
 _PIECE = 4096  # a pipe that poll() calls writable takes this much without blocking
-_LONGEST_LINE = 1 << 23  # longer ones are cut, so that memory stays bounded
+_LONGEST_LINE = 1 << 23  # longer lines are cut, to limit memory
 _LONGEST_BAR = 1 << 16
 
 _Source = tuple[int, int]  # rank, OUT or ERR
 
 
 class _Sink:
-    """One place that output goes to. `bar`: whose unfinished line stands there now."""
+    """One output: stdout or stderr. `bar`: the source whose unfinished line is on it now."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -27,7 +27,7 @@ class _Sink:
         self.error: OSError | None = None
 
     def write(self) -> None:
-        """Writes what can be written without blocking."""
+        """Writes as much as possible without blocking."""
         while self.waiting and select.select((), (self.descriptor,), (), 0)[1]:
             try:
                 del self.waiting[: os.write(self.descriptor, self.waiting[:_PIECE])]
@@ -39,7 +39,7 @@ class _Sink:
 
 
 class _Line:
-    """The unfinished line of one source; `shown`: how much of it stands on the screen already."""
+    """The unfinished line of one source. `shown`: how much of it is already on the screen."""
 
     def __init__(self) -> None:
         self.text = bytearray()
@@ -47,9 +47,9 @@ class _Line:
 
 
 class Screen:
-    """ranks: of the job; with one rank there is nothing to tell apart, and its bytes pass unchanged.
+    """ranks: number of ranks; the output of a single rank passes unchanged. timestamps: the time in front of each line.
 
-    timestamps: the time in front of each line. Nothing here blocks: `waiting` and `write` tell and do what is left.
+    Nothing here blocks: `waiting` returns the number of unwritten bytes, and `write` writes them.
     """
 
     def __init__(self, ranks: int, timestamps: bool = False, out: int = 1, err: int = 2) -> None:
@@ -69,20 +69,20 @@ class Screen:
         self.write()
 
     def finish(self, rank: int) -> None:
-        """The rank writes no more: shows its last lines, even if they have no newline."""
+        """The rank writes no more: shows its last lines, even without a newline."""
         for kind in (OUT, ERR):
             line = self._lines.pop((rank, kind), None)
             if line is not None and line.text:
                 self._complete((rank, kind), line, bytes(line.text))
 
     def tell(self, rank: int, text: str) -> None:
-        """Lines that a rank has left to the launcher to show."""
+        """Shows lines for a rank, which has left them to the launcher."""
         for line in text.splitlines():
             prefix = self._prefix((rank, ERR))
             self.note_raw(prefix + line.encode(errors="surrogateescape") + b"\n")
 
     def note(self, text: str) -> None:
-        """A line of the launcher itself, on stderr."""
+        """Shows a line of the launcher itself, on stderr."""
         self.note_raw(f"sirtakirun: {text}\n".encode(errors="surrogateescape"))
 
     def note_raw(self, data: bytes) -> None:
@@ -99,11 +99,11 @@ class Screen:
         return list(dict.fromkeys(self._sinks.values()))
 
     def waiting(self) -> int:
-        """Bytes that could not be written yet."""
+        """Number of bytes that could not be written yet."""
         return sum(len(sink.waiting) for sink in self.sinks())
 
     def broken(self) -> OSError | None:
-        """Why nothing can be written to stdout any more: BrokenPipeError if nobody reads it."""
+        """Why stdout can no longer be written; BrokenPipeError if its reader has closed it."""
         return self._sinks[OUT].error
 
     def _feed_lines(self, source: _Source, data: bytes) -> None:
@@ -132,13 +132,13 @@ class Screen:
             sink.bar = None
             sink.waiting += self._decorate(source, text) + b"\n"
             return
-        if line.shown:  # its bar was interrupted: once more, as it ended
+        if line.shown:  # its bar was interrupted: shows its final state again
             text = text[max(0, text.rstrip(b"\r").rfind(b"\r")) :].lstrip(b"\r")
         self._close_bar(sink)
         sink.waiting += self._prefix(source) + self._decorate(source, text) + b"\n"
 
     def _show_bar(self, source: _Source, line: _Line) -> None:
-        visible = line.text[:-1] if line.text.endswith(b"\r") else line.text  # "\r\n" may be coming
+        visible = line.text[:-1] if line.text.endswith(b"\r") else line.text  # may be the begin of "\r\n"
         sink = self._sinks[source[1]]
         if len(visible) <= line.shown:
             return
@@ -167,7 +167,7 @@ class Screen:
         return stamp.encode() + rank
 
     def _decorate(self, source: _Source, text: bytes) -> bytes:
-        """Text that starts over after a carriage return gets its prefix again; one at the end is the newline's."""
+        """Repeats the prefix after a carriage return. A carriage return at the end belongs to the newline."""
         body = text[:-1] if text.endswith(b"\r") else text
         return body.replace(b"\r", b"\r" + self._prefix(source)) + text[len(body) :]
 

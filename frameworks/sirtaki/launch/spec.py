@@ -1,9 +1,9 @@
-"""What a worker must know to run its rank: written by the launcher, read beside each rank.
+"""All data that a worker needs to run its rank. The launcher writes it; the worker beside each rank reads it.
 
-All text that belongs to the user (command, environment, directories) is bytes, so that nothing is lost on the way.
-For workers on this host it lies in a file that only this user can read; to other hosts it travels through ssh and lies
-in memory of the agent there (agent.py). Where somebody else starts the ranks, as Slurm does, it travels in environment
-variables. It is never on a command line: those can be read by everyone.
+The user's texts (command, environment, directories) are bytes, so that they stay unchanged. Workers of this host read a
+file that only this user can read. To another host it is sent through ssh, and stays in the memory of the agent there
+(agent.py). If another program starts the ranks, such as Slurm, it is in environment variables. It is never on a command
+line, which all users can read.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from sirtaki import starters
 from sirtaki.launch.cores import allowed
 
 VARIABLE = "SIRTAKI_LAUNCH_SPEC"
-BY_ENVIRONMENT = "-"  # in place of the file's name
+BY_ENVIRONMENT = "-"  # instead of the file's name
 LOST_AFTER = 30.0  # seconds
 GRACE = 30.0  # seconds; as Slurm (KillWait) and Kubernetes give
 _PIECE = 100_000  # bytes: Linux limits one environment variable to 128 KiB
 
 
 class Spec:
-    """One job, as its workers see it.
+    """One job, as its workers need it.
 
-    size: ranks. command, environ, cwd: of the user's program. directory: the job's private one on the launcher's host
-    ("" elsewhere), with the socket in it. endpoints, token: how to reach the launcher by TCP, as (address, port).
-    output: a directory for files of each rank's output, or b"". threads: variables that get the number of cores for
-    each local rank. binds: whether each rank gets cores of its own. grace: seconds from the request to end until
-    SIGKILL. lost_after: seconds without a sign of life until the launcher's host counts as lost, 0 for never.
+    size: number of ranks. command, environ, cwd: of the user's program. directory: the job's private one on the
+    launcher's host ("" elsewhere), which holds the socket. endpoints, token: to reach the launcher by TCP, as (address,
+    port). output: a directory for files of each rank's output, or b"". threads: variables that get each local rank's
+    number of cores. binds: whether each rank gets its own cores. grace: seconds from the request to end until SIGKILL.
+    lost_after: seconds of silence until the launcher's host counts as lost, 0 for never.
     """
 
     def __init__(self, *, size: int, command: list[bytes], environ: dict[bytes, bytes], cwd: bytes) -> None:
@@ -73,7 +73,7 @@ class Spec:
 
 
 def write_to_environment(spec: Spec, environ: MutableMapping[str, str]) -> list[str]:
-    """Adds the spec to these variables; returns the names, for an mpiexec that must be told what to pass on."""
+    """Adds the spec to these variables. Returns their names, for an mpiexec that must pass them on by name."""
     import base64
     import zlib
 
@@ -85,7 +85,7 @@ def write_to_environment(spec: Spec, environ: MutableMapping[str, str]) -> list[
 
 
 def read(argument: str) -> Spec:
-    """The spec in the file of that name, or, for `BY_ENVIRONMENT`, where this process's environment says."""
+    """Reads the spec from the file of this name or, for `BY_ENVIRONMENT`, from this process's environment."""
     text = os.environ.get(VARIABLE, "")
     if argument == BY_ENVIRONMENT and not text:
         raise KeyError(f"{VARIABLE} did not arrive: this mpiexec does not pass the environment on")
@@ -104,7 +104,7 @@ def read(argument: str) -> Spec:
 
 
 def rank_from(environ: Mapping[str, str]) -> int:
-    """This process's rank, as its starter says. Raises KeyError when it says nothing."""
+    """This process's rank according to its starter. KeyError if unknown."""
     rank = starters.announced_rank(environ)
     if rank is None:
         names = ", ".join(starters.RANK_VARIABLES)
@@ -113,16 +113,16 @@ def rank_from(environ: Mapping[str, str]) -> int:
 
 
 def program_environment(spec: Spec, arrived: Mapping[bytes, bytes], cores: int) -> dict[bytes, bytes]:
-    """The environment of the user's program on this rank: the launcher's, with what the starter sets for this rank."""
+    """The environment of the user's program: the launcher's, with the starter's variables for this rank."""
     result = dict(spec.environ)
     names = {os.fsdecode(name): os.fsdecode(value) for name, value in arrived.items()}
     result |= {os.fsencode(name): os.fsencode(names[name]) for name in names if name.startswith(starters.PREFIXES)}
     ranks = starters.announced_local_size(names) or spec.size
-    if ranks > 1 or cores < allowed():  # a rank alone keeps its libraries' defaults, which know no quota
+    if ranks > 1 or cores < allowed():  # a single rank keeps its libraries' defaults, which ignore quotas
         for name in spec.threads:
             result[name.encode()] = b"%d" % max(1, cores // ranks)
     result[starters.STARTED_AS.encode()] = starters.started_as(names).encode()
-    result[b"SIRTAKI_SIZE"] = b"%d" % spec.size  # what init must find, else it is another MPI's job
+    result[b"SIRTAKI_SIZE"] = b"%d" % spec.size  # init checks it: another size means another MPI's job
     return result
 
 

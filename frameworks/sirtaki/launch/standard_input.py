@@ -1,4 +1,4 @@
-"""A program that an interpreter would read from stdin: ranks have none, and would end well without having run it."""
+"""Detects interpreters that read the program from stdin: ranks have no stdin, and would succeed without running it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*[a-z]?")
 _SHELL = re.compile(r"(ba|da|k|z)?sh")
-# Options that take a word after them, and those after which the program is not read from stdin.
+# Options that a word follows, and options that give the program.
 _WITH_WORD = {"python": ("-W", "-X", "--check-hash-based-pycs"), "shell": ("-o", "-O", "+o", "+O", "--rcfile")}
 _PROGRAM = {"python": ("c", "m"), "shell": ("c",)}
 _NO_PROGRAM = ("-V", "-VV", "-h", "-?", "--version", "--help", "--help-all", "--help-env", "--help-xoptions")

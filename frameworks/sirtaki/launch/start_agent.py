@@ -1,4 +1,4 @@
-"""Started by ssh, or by the site's own launch agent, on each host other than the launcher's; see agent.py."""
+"""ssh or the site's launch agent starts this on each host other than the launcher's; see agent.py."""
 
 import os
 import sys

@@ -1,6 +1,6 @@
-"""Started by mpiexec for each rank, by its path and without site-packages; see worker.py.
+"""mpiexec starts this for each rank, by its path and without site-packages; see worker.py.
 
-The directory of `sirtaki` comes last in the path: other packages beside it hide nothing of the standard library.
+The directory of `sirtaki` is last in the path, so that packages beside it do not hide the standard library.
 """
 
 import os

@@ -1,18 +1,17 @@
-"""Which ranks have called init() and which have come through it; who is missing when that takes too long."""
+"""Which ranks have called init() and which have completed it; which are missing after the limit."""
 
 import time
 from collections import Counter
 
-_ANSWER = 1.0  # seconds for the processes beside the ranks to say which of these is stopped
+_ANSWER = 1.0  # seconds for the supervisors to report which ranks are stopped
 _SETTING = "SIRTAKI_START_TIMEOUT"
 _NEVER = float("inf")
 
 
 class Starting:
-    """ranks: of the job. The first that calls init() sets the limit for all: so long until all have called it, and so
-    long again until all are through. It holds for a later init() too, after shutdown().
-
-    due: when it is over.
+    """ranks: number of ranks. The first call of init() starts the limit for all ranks: once until all have called it,
+    and once again until all have completed it. A later init(), after shutdown(), has the same limit. due: when the
+    limit ends.
     """
 
     def __init__(self, ranks: int) -> None:
@@ -21,13 +20,13 @@ class Starting:
         self._limit = 0.0
         self._calls = Counter[int]()
         self._inside: set[int] = set()
-        self._failed: set[int] = set()  # by an exception, which the program may have caught
+        self._failed: set[int] = set()  # init() raised an exception, which the program may have caught
         self._asked = False
 
     def on_call(self, rank: int, limit: float) -> None:
         was_complete = self._is_complete()
         self._limit = self._limit if self._calls else limit
-        self._calls[rank] += rank not in self._failed  # a second attempt is no later init()
+        self._calls[rank] += rank not in self._failed  # a second attempt does not count as a later init()
         self._inside.add(rank)
         self._failed.discard(rank)
         if self.due == _NEVER or was_complete != self._is_complete():
@@ -41,7 +40,7 @@ class Starting:
             self.due, self._asked = _NEVER, False
 
     def ask(self) -> tuple[set[int], str]:
-        """Whose processes to look at before missing() is told, and in what words; nobody if that is known or done."""
+        """(ranks to check before missing() is called, the text for the check); no ranks if known or asked already."""
         if not self._is_complete() or self._late_callers() or self._asked:
             return set(), ""
         self._asked = True
@@ -49,7 +48,7 @@ class Starting:
         return self._inside, self._text()
 
     def missing(self) -> tuple[int, str]:
-        """A rank to name, and what all of them are late with."""
+        """(a rank to name, the message about all missing ranks)."""
         self.due = _NEVER
         late = self._late_callers()
         if not self._is_complete():
@@ -68,7 +67,7 @@ class Starting:
         return len(self._calls) >= self._ranks
 
     def _late_callers(self) -> list[int]:
-        """Of a later init()."""
+        """Ranks missing in a later init()."""
         times = max(self._calls.values(), default=0)
         return sorted(rank for rank, count in self._calls.items() if count < times) if times > 1 else []
 

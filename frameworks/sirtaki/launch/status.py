@@ -1,8 +1,8 @@
-"""How a job stands: the launcher gathers it from the ranks, for `sirtakirun status` and for SIGUSR1 to itself.
+"""The job status: the launcher collects it from the ranks, for `sirtakirun status` and for SIGUSR1.
 
-Whoever asks connects to a Unix socket of the launcher's, and gets the text once the ranks have answered or have had
-their time. The socket is in the abstract namespace, so that nothing of it stays however the launcher ends. Anybody can
-connect to that, so both ends look at the other's user, whom the kernel names.
+A client connects to the launcher's Unix socket, and gets the text when the ranks have answered or their time is over.
+The socket is in the abstract namespace, so no file stays however the launcher ends. Any user can connect to it, so both
+ends check the other's user, which the kernel reports.
 """
 
 import contextlib
@@ -18,26 +18,26 @@ from dataclasses import dataclass, field
 
 from sirtaki.launch.workers import Worker, Workers
 
-PATIENCE = 4.0  # seconds that ranks have; their own engines answer within three
+PATIENCE = 4.0  # seconds for the ranks; their engines answer within three
 _LONGEST_TITLE = 120
 _NEVER = float("inf")
 
 
 def user_of_peer(connection: socket.socket) -> tuple[int, int]:
-    """(process, user) at the other end, as the kernel knows them."""
+    """(process, user) at the other end, as the kernel reports them."""
     process, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return process, user
 
 
 def name_begins(user: int) -> str:
-    """How the sockets of this user's launchers are called."""
+    """The prefix of the socket names of this user's launchers."""
     return f"sirtaki-status-{user}-"
 
 
 def listen() -> socket.socket:
-    """The socket that is asked. Raises OSError.
+    """The socket for status requests. Raises OSError.
 
-    Process ids alone are not unique where containers share a network, and a name that can be guessed can be taken.
+    Process ids alone are not unique if containers share a network, and another user can take a predictable name.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(f"\0{name_begins(os.geteuid())}{os.getpid()}-{secrets.token_hex(8)}")
@@ -47,7 +47,7 @@ def listen() -> socket.socket:
 
 
 def title(command: Sequence[str], ranks: int) -> str:
-    """Names a job whose launcher is this process, started now."""
+    """Describes a job that this launcher starts now."""
     words = shlex.join(command)
     shown = words if len(words) <= _LONGEST_TITLE else words[: _LONGEST_TITLE - 3] + "..."
     since = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -56,7 +56,7 @@ def title(command: Sequence[str], ranks: int) -> str:
 
 @dataclass
 class _Round:
-    """One question to the ranks. waiting: those that have not answered."""
+    """One status request to the ranks. waiting: ranks that have not answered."""
 
     until: float
     waiting: set[int]
@@ -65,9 +65,8 @@ class _Round:
 
 
 class Status:
-    """Asks the ranks and tells whoever wanted to know; one question at a time, shared by all who ask meanwhile.
-
-    title: what the job is, in a line. ranks: of the job.
+    """Asks the ranks, and sends the text to all clients that asked meanwhile; one request at a time. title: the job in
+    one line. ranks: number of ranks.
     """
 
     def __init__(self, selector: selectors.BaseSelector, workers: Workers, title: str, ranks: int) -> None:
@@ -84,14 +83,14 @@ class Status:
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
 
     def ask(self, tell: Callable[[str], None]) -> None:
-        """`tell` is called with the text, some seconds later at most."""
+        """Calls `tell` with the text, at most some seconds later."""
         if self._round is None:
             self._round = _Round(time.monotonic() + PATIENCE, self._workers.ask_all())
         self._round.tell.append(tell)
         self.look()
 
     def due(self) -> float:
-        """When look() is to be called at the latest."""
+        """The latest time for the next call of look()."""
         return self._round.until if self._round else _NEVER
 
     def on_answer(self, worker: Worker, text: str) -> None:
@@ -101,7 +100,7 @@ class Status:
             self.look()
 
     def on_end(self, rank: int, code: int | None) -> None:
-        """The rank has ended; it answers no more."""
+        """The rank has ended and will not answer."""
         if code is not None:
             self._ended[rank] = code
         if self._round is not None:
@@ -147,7 +146,7 @@ class Status:
         self._selector.register(connection, selectors.EVENT_READ, self._on_word)
 
     def _on_word(self, connection: socket.socket, events: int) -> None:
-        """ "?" asks for the job's title, as a list of jobs needs no more of each; "!" for all."""
+        """Answers "?" with the job's title only, for a list of jobs; "!" with the whole status."""
         self._selector.unregister(connection)
         try:
             word = connection.recv(1)
@@ -159,7 +158,7 @@ class Status:
             self._send(connection, self._title)
 
     def _send(self, connection: socket.socket, text: str) -> None:
-        """A reader of the same user that does not read holds nothing up: the kernel takes what fits."""
+        """Sends only as much as the kernel takes, so that a client that does not read blocks nothing."""
         with contextlib.suppress(OSError), connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
             connection.settimeout(1.0)

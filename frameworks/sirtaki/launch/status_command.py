@@ -1,4 +1,4 @@
-"""`sirtakirun status [job]`: finds the jobs that this user's launchers run on this host, and asks one how it stands."""
+"""`sirtakirun status [job]`: finds the jobs of this user's launchers on this host, and prints one's status."""
 
 import argparse
 import os
@@ -13,7 +13,7 @@ _CONNECT_SECONDS = 2.0
 
 
 def main(words: Sequence[str]) -> int:
-    """Returns 0 when it has printed how a job stands, 1 when there is none, or none can be chosen."""
+    """Returns 0 after printing a job's status; 1 if there is no job, or several to choose from."""
     parser = argparse.ArgumentParser(
         prog="sirtakirun status",
         description="Tells how a running job stands: for each rank the last collective that finished, what is pending "
@@ -38,7 +38,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def names() -> list[str]:
-    """The sockets of this user's launchers on this host; "@" stands for the zero in front."""
+    """The names of sockets of this user's launchers on this host, with "@" in place of the leading zero byte."""
     begin = "@" + name_begins(os.geteuid())
     with open(_TABLE, encoding="utf-8", errors="surrogateescape") as file:
         fields = [line.split(maxsplit=7) for line in file if begin in line]
@@ -51,7 +51,7 @@ def _connect(name: str) -> tuple[int, socket.socket]:
     try:
         connection.connect("\0" + name[1:])
         process, user = user_of_peer(connection)
-        if user != os.geteuid():  # anybody can call his socket so
+        if user != os.geteuid():  # any user can choose this name
             raise PermissionError(f"{name} is another user's")
     except OSError:
         connection.close()
@@ -60,7 +60,7 @@ def _connect(name: str) -> tuple[int, socket.socket]:
 
 
 def _ask(connection: socket.socket, word: bytes) -> str:
-    """What a launcher says; "" if nothing comes."""
+    """The launcher's answer; "" without one."""
     text = b""
     with connection:
         try:

@@ -1,4 +1,4 @@
-"""The inner process of a worker: starts the user's program, forwards its output, reports its end, ends what it left."""
+"""The inner process of a worker. It starts the user's program, forwards its output, reports and cleans up its end."""
 
 from __future__ import annotations
 
@@ -17,28 +17,27 @@ from sirtaki.launch.program_signals import PASSED_ON, ProgramSignals, Warnings
 from sirtaki.launch.spec import Spec
 
 _READ_BYTES = 1 << 16
-_HELD_BYTES = 1 << 19  # more output than this waiting for the launcher: the program waits
+_HELD_BYTES = 1 << 19  # if more output than this waits for the launcher, the program waits
 _ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-# When mpiexec ends the job because this rank called MPI_Abort, the rank needs a moment to leave with its own exit code.
-# And a signal that a scheduler sends to all processes may come here a little later than to the launcher.
+# Seconds before the program is asked to end. After MPI_Abort of this rank, it needs them to exit with its own code.
+# And a scheduler's signal to all processes may arrive here a little later than at the launcher.
 _BEFORE_ASKING = 0.5
-_LEFTOVERS = 2.5  # seconds that processes have which the program has left running when it ended
-# A program that fails keeps its place for so long, or mpiexec would end the other ranks before they know the cause.
+_LEFTOVERS = 2.5  # seconds for processes that the program left running at its end
+# A failed rank stays so many seconds: otherwise mpiexec would end the others before they receive the cause.
 _LINGERS = 4.0
-_WAITS_FOR_END = 0.5  # seconds, when the rank's process is gone, for the program to end too and say more
-_LEAVES_BY_ITSELF = 1.5  # seconds that a program has to end which has left the job in order: its exit code may say why
-_ANSWERS = 3.0  # seconds that the rank has to say how it stands
-_LOOK_AGAIN = 0.05  # seconds, only between the end of a program and the end of processes that it left running
+_WAITS_FOR_END = 0.5  # seconds after the end of the rank's process, for the program to end too and report more
+_LEAVES_BY_ITSELF = 1.5  # seconds for a program to end after it left the job normally; its exit code may be the cause
+_ANSWERS = 3.0  # seconds for the rank to send its status
+_LOOK_AGAIN = 0.05  # seconds; only after a program's end, while processes that it left are running
 _NEVER = float("inf")
 
 
 class Supervisor:
-    """Runs one rank's program; everything happens in `run`, in one thread.
+    """Runs one rank's program; one thread does everything in `run`.
 
-    The descriptors that mpiexec gave for the program stay open here, too: MPICH's ends all ranks as soon as one's end
-    of its line is closed and MPI was not finalised, before the others have said how they end.
-
-    outer: a pipe into which the outer process writes the signals that it gets; its end is that process's.
+    mpiexec's descriptors for the program stay open here, too. MPICH's mpiexec ends all ranks as soon as one rank closes
+    its descriptor without finalising MPI, before the others have reported how they end. outer: a pipe on which the
+    outer process sends the signals that it receives; it closes when that process ends.
     """
 
     def __init__(self, spec: Spec, rank: int, connection: socket.socket, outer: int) -> None:
@@ -54,12 +53,12 @@ class Supervisor:
         self._pipes: dict[int, tuple[int, int]] = {}  # read end -> (kind of frame, file of --output-filename or -1)
         self._reading = True
         self._child = 0
-        self._lost = 0  # the rank's process, when it went without a word
+        self._lost = 0  # the rank's process if it ended without a report
         self._exit_code: int | None = None
-        self._said = 0  # the code that the rank, which has said why the job ends, ends with
-        self._segments: set[bytes] = set()  # of a program that is told to end, and may not come to remove them
-        self._clean = False  # the program and all it started are gone
-        self._signalled = False  # the program was told to end before it did
+        self._said = 0  # the exit code that the rank announced with its failure cause
+        self._segments: set[bytes] = set()  # of a program that was asked to end, and may not remove them
+        self._clean = False  # the program and all its processes have ended
+        self._signalled = False  # the program was asked to end before its end
         self._ask_at = _NEVER
         self._tell_at = _NEVER
         self._kill_at = _NEVER
@@ -68,12 +67,12 @@ class Supervisor:
         self._leave_at = _NEVER
         self._missed_at = _NEVER
         self._answer_by = _NEVER
-        self._left = False  # the job, in order
-        self._up = False  # its init() is over
+        self._left = False  # has left the job normally
+        self._up = False  # its init() has ended
         self._line = rank_line.RankLine(self._selector, self._on_rank, self._on_rank_lost)
 
     def run(self) -> int:
-        """Until the program and all it started are gone and its output is delivered. Returns an exit code."""
+        """Runs until the program and all its processes have ended and its output is delivered. Returns an exit code."""
         connection = self._connection
         assert connection is not None
         connection.setblocking(False)
@@ -189,7 +188,7 @@ class Supervisor:
         self._on_asked(numbers[0] if numbers else signal.SIGTERM)
 
     def _on_asked(self, number: int) -> None:
-        """mpiexec or somebody else wants this process to end."""
+        """mpiexec or another process asks this process to end."""
         if self._kill_at == _NEVER:
             self._signals.number = self._signals.number or number
             self._ask_at = time.monotonic() + _BEFORE_ASKING
@@ -215,7 +214,7 @@ class Supervisor:
             elif kind == channel.ASK:
                 self._on_ask()
             elif kind == channel.FAIL:
-                self._note_segments()  # a rank that learns of it inside MPI_Init leaves at once
+                self._note_segments()  # a rank inside MPI_Init exits at once when it receives the cause
                 self._line.fail(json.loads(payload))
             elif kind == channel.LATE:
                 self._on_late(payload.decode())
@@ -225,7 +224,7 @@ class Supervisor:
     def _on_end(self, number: int) -> None:
         self._leave_at = _NEVER
         if number == signal.SIGKILL:
-            self._outgoing.clear()  # the launcher does not wait for it any more
+            self._outgoing.clear()  # the launcher no longer waits for it
             self._kill()
             return
         self._signals.number = self._signals.number or number
@@ -233,13 +232,13 @@ class Supervisor:
         self._signalled = self._signalled or not leaves
         now = time.monotonic()
         self._tell_at = now + (_LEAVES_BY_ITSELF if leaves else _BEFORE_ASKING)
-        useless = processes.is_stopped(self._line.process() or self._child)  # it could not save anything
+        useless = processes.is_stopped(self._line.process() or self._child)  # a stopped program cannot save anything
         self._kill_at = min(self._kill_at, now + (min(_LEFTOVERS, self._spec.grace) if useless else self._spec.grace))
 
     def _pass_on(self, number: int) -> None:
-        """A scheduler's warning, if the program wants to know of it; without a handler it would die of it."""
+        """Passes on a scheduler's warning if the program handles it; otherwise the program would die of it."""
         if self._up and self._line.pass_on(number):
-            return  # the rank's process answers if nobody there handles it
+            return  # the rank's process answers if it has no handler
         process = self._line.process() or self._child
         if self._exit_code is None and program_signals.has_handler(process, number):
             processes.send([process], number)
@@ -275,7 +274,7 @@ class Supervisor:
             if pid == self._child:
                 self._exit_code = os.waitstatus_to_exitcode(status)
                 for pipe in list(self._pipes):
-                    self._on_pipe(pipe, selectors.EVENT_READ)  # what it wrote last goes before the news of its end
+                    self._on_pipe(pipe, selectors.EVENT_READ)  # its last output is sent before its end
                 self._line.drain()
                 self._exit_code = self._exit_code or self._said
                 asked, lost = self._ask_at != _NEVER, self._line.was_lost()
@@ -322,7 +321,7 @@ class Supervisor:
             self._tell_state("has left the job" if self._left else "has not called init()")
 
     def _tell_state(self, words: str) -> None:
-        """How the rank stands, as far as that can be seen from here."""
+        """Sends the rank's status, as far as this process can see it."""
         process = self._line.process() or self._child
         where = f"rank {self._rank} on host {channel.own_host_name()}, process {process}"
         self._send(channel.PICTURE, f"{where}: {words}; it {processes.state(process)}".encode(errors="replace"))
@@ -334,7 +333,7 @@ class Supervisor:
             self._send(channel.CAUSE, {"kind": "passed limit", "text": text, "time": time.time(), "code": 1})
 
     def _write_trace(self, trace: str) -> None:
-        """The launcher shows it last; the rank's file has it where the rank would have written it."""
+        """The launcher prints it as the last text; the rank's output file gets it here."""
         if not trace:
             return
         for pipe, (kind, _) in list(self._pipes.items()):
@@ -343,13 +342,13 @@ class Supervisor:
 
     def _on_rank_lost(self, process: int) -> None:
         if self._exit_code is None and self._signalled:
-            self._tell_program()  # if another process had started it
+            self._tell_program()  # in case another process had started it
         elif self._exit_code is None:
             self._lost = process
             self._missed_at = time.monotonic() + _WAITS_FOR_END
 
     def _on_missed(self) -> None:
-        """The rank's process has gone without a word, but the program that started it lives on."""
+        """The rank's process has ended without a report, but the program that started it is still running."""
         if self._exit_code is None and not self._line.joined() and not self._signalled:
             text = f"process {self._lost} is gone without shutdown()"
             self._send(channel.CAUSE, {"kind": "early exit", "text": text, "time": time.time(), "code": 1})
@@ -358,7 +357,7 @@ class Supervisor:
         self._segments |= segments.held_by(processes.descendants(os.getpid()))
 
     def _tell_program(self) -> None:
-        """Asks the rank's process to end, or else the one that was started here, which may be a script around it."""
+        """Asks the rank's process to end; without one the process started here, which may be a script around it."""
         if self._exit_code is None:
             self._signalled = True
             self._signals.number = self._signals.number or signal.SIGTERM
@@ -372,11 +371,11 @@ class Supervisor:
         processes.kill_descendants(os.getpid(), self._reap)
 
     def _end_leftovers(self) -> None:
-        """After the program's end: asks what it left running to end, kills it after the grace; then the pipes close."""
+        """After the program's end: asks its remaining processes to end, later kills them. Then closes the pipes."""
         left = processes.descendants(os.getpid())
         now = time.monotonic()
         if left and self._leftovers_at == _NEVER:
-            self._leftovers_at = now + _BEFORE_ASKING  # a scheduler's signal to all may have ended a script first
+            self._leftovers_at = now + _BEFORE_ASKING  # a scheduler's signal to all processes may end a script first
         if now >= self._leftovers_at and self._give_up_at == _NEVER:
             self._signals.number = self._signals.number or signal.SIGTERM
             may_save = (
@@ -397,7 +396,7 @@ class Supervisor:
     # ---- output ---------------------------------------------------------------------------------------------------
 
     def _on_pipe(self, pipe: int, events: int) -> bool:
-        """Forwards what is there; False when there was nothing."""
+        """Forwards the output in this pipe; False if there was none."""
         if pipe not in self._pipes:
             return False
         try:
@@ -405,7 +404,7 @@ class Supervisor:
         except BlockingIOError:
             return False
         if not data:
-            self._line.drain()  # the rank's last words may be a traceback for the file of this pipe
+            self._line.drain()  # the rank's last message may be a traceback for this pipe's file
             self._close_pipe(pipe)
             return False
         self._write_file(pipe, data)
@@ -413,7 +412,7 @@ class Supervisor:
         return True
 
     def _write_file(self, pipe: int, data: bytes) -> None:
-        """The program does not end because of a full disk: its output still goes to the launcher."""
+        """A full disk does not end the program: its output still goes to the launcher."""
         kind, file = self._pipes[pipe]
         view = memoryview(data)
         try:

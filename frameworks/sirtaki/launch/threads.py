@@ -1,10 +1,10 @@
-"""Thread counts of numerical libraries: as many as each local rank has cores, where the user has not said."""
+"""Thread counts of numerical libraries: each local rank's number of cores, unless the user has set them."""
 
 from collections.abc import Mapping
 
 from sirtaki.launch import cores
 
-# MKL, OpenBLAS, numexpr and torch follow OMP_NUM_THREADS; TensorFlow has a variable of its own.
+# MKL, OpenBLAS, numexpr and torch use OMP_NUM_THREADS; TensorFlow has its own variable.
 VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
 
 
@@ -13,9 +13,9 @@ def unset(environ: Mapping[str, str]) -> list[str]:
 
 
 def note(environ: Mapping[str, str], ranks: int, local: bool) -> str:
-    """One line about threads, and about ranks that share cores; "" when there is nothing to say.
+    """One line about threads and about ranks that share cores; "" if there is nothing to report.
 
-    ranks: of the job. local: whether all run here; elsewhere each host counts its own cores.
+    ranks: number of ranks. local: whether all run on this host; other hosts count their own cores.
     """
     names = unset(environ)
     if not local:

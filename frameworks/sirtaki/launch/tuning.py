@@ -1,4 +1,4 @@
-"""Flags that tune the core: each sets one SIRTAKI_* variable for the ranks. And flags of features still to come."""
+"""Flags that tune the core: each sets one SIRTAKI_* variable for the ranks. Also flags of missing features."""
 
 import argparse
 from collections.abc import Callable
@@ -10,7 +10,7 @@ _LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
 @dataclass(frozen=True)
 class _Number:
-    """A flag with a number that must be 0 or more, and the variable it sets (multiplied by `unit`)."""
+    """A flag with a number of at least 0, and the variable that it sets (multiplied by `unit`)."""
 
     flag: str
     variable: str
@@ -31,7 +31,7 @@ _NUMBERS = (
     _Number("--stall-check-shutdown-time-seconds", "STALL_SHUTDOWN_TIME_SECONDS", "until the job ends; 0: never"),
     _Number("--thread-affinity", "THREAD_AFFINITY", "core for the background thread"),
 )
-# Two flags for one variable: the names, the variable, and its value for the first and for the second flag.
+# Two flags for one variable: their names, the variable, and its value for each flag.
 _PAIRS = (
     ("stall_check", ("--stall-check", "--no-stall-check"), "STALL_CHECK_DISABLE", ("0", "1")),
     (
@@ -47,7 +47,7 @@ _PAIRS = (
         ("1", "0"),
     ),
 )
-# What is not there yet: dest, flags, type (None: a switch), and what it belongs to.
+# Missing features: dest, flags, type (None: a switch), and the name of the feature.
 _MISSING = (
     ("min_num_proc", ("--min-np", "--min-num-proc"), int, "elastic jobs"),
     ("max_num_proc", ("--max-np", "--max-num-proc"), int, "elastic jobs"),
@@ -68,7 +68,7 @@ _MISSING = (
     ("gloo_timeout_seconds", ("--gloo-timeout-seconds",), int, "gloo"),
     ("num_nccl_streams", ("--num-nccl-streams",), int, "NCCL"),
 )
-# Declared with the flags they exclude.
+# Declared beside the flags that they exclude.
 _MISSING_ELSEWHERE = (
     ("host_discovery_script", ("--host-discovery-script",), "elastic jobs"),
     ("use_gloo", ("--gloo",), "gloo"),
@@ -78,7 +78,7 @@ _MISSING_ELSEWHERE = (
 
 
 def add_flags(parser: argparse.ArgumentParser, add: Callable[..., None]) -> None:
-    """Adds all flags of this module; `add(group, ...)` is called for each."""
+    """Adds all flags of this module, by calling `add(group, ...)` for each."""
     group = parser.add_argument_group("tuning (each sets a SIRTAKI_* variable for the ranks)")
     for number in _NUMBERS:
         metavar = "F" if number.type is float else "N"
@@ -124,7 +124,7 @@ def _add_missing(group: Any, add: Callable[..., None], dest: str, flags: tuple[s
 
 
 def refuse_missing(options: argparse.Namespace) -> None:
-    """Raises ValueError naming each flag whose feature does not exist in this version."""
+    """ValueError with each flag whose feature does not exist in this version."""
     wanted = [(dest, flags, what) for dest, flags, _, what in _MISSING] + list(_MISSING_ELSEWHERE)
     values = {dest: getattr(options, dest) for dest, _, _ in wanted}
     asked = [f"{flags[0]} ({what})" for dest, flags, what in wanted if not _off(values[dest])]
@@ -133,11 +133,11 @@ def refuse_missing(options: argparse.Namespace) -> None:
 
 
 def _off(value: Any) -> bool:
-    return value is None or value is False  # but 0 is a wish
+    return value is None or value is False  # 0 counts as given
 
 
 def check(options: argparse.Namespace) -> None:
-    """Raises ValueError for a number out of its range, with the value."""
+    """ValueError for a number out of its range, with the value."""
     for number in _NUMBERS:
         value = getattr(options, number.dest)
         if value is not None and not 0 <= value < float("inf"):

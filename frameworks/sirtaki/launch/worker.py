@@ -1,9 +1,9 @@
-"""Runs one rank: the user's program as a child, its output sent to the launcher, nothing of it left behind.
+"""Runs one rank: starts the user's program as a child, sends its output to the launcher, and leaves no process.
 
-Two processes guard each other, so that kill -9 of either leaves nothing. The outer one is what mpiexec started and will
-kill; the inner one has a session of its own, runs the program, and ends everything below it when the program ends, when
-the launcher says so or disappears, and when the outer one is told to end or is gone. The outer one does the same for
-the inner one.
+Two processes guard each other, so that kill -9 of either leaves no process. mpiexec starts, and may kill, the outer
+one. The inner one has its own session and runs the program. It ends all processes below it when the program ends, when
+the launcher asks or has ended, and when the outer one is asked to end or has ended. The outer one does the same if the
+inner one ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CANNOT_START = 1
 
 
 def main(argument: str) -> NoReturn:
-    """argument: the file with the job's spec, or "-" when it is in the environment."""
+    """argument: the file with the job's spec, or "-" if the spec is in the environment."""
     inherited = _inherited_descriptors()
     try:
         spec = specs.read(argument)
@@ -47,9 +47,9 @@ def main(argument: str) -> NoReturn:
 
 
 def _guard(inner: int, line: int) -> NoReturn:
-    """Waits for the inner process, passing signals on to it; then ends what it may have left.
+    """Waits for the inner process and passes signals on to it. Then ends the processes that it has left.
 
-    line: a pipe to the inner process. A signal to that one itself says that all processes have got it.
+    line: a pipe to the inner process. A signal that the inner process also gets directly was sent to all processes.
     """
     status = None
     while status is None:
@@ -84,11 +84,11 @@ def _inner(outer: int, spec: specs.Spec, rank: int) -> int:
 
 
 def _inherited_descriptors() -> list[int]:
-    """What mpiexec gave to this process beyond stdin, stdout and stderr: meant for the user's program."""
+    """Descriptors from mpiexec beyond stdin, stdout and stderr; they are for the user's program."""
     found = []
     for name in os.listdir("/proc/self/fd"):
         descriptor = int(name)
-        with contextlib.suppress(OSError):  # the one that listed the directory is closed again
+        with contextlib.suppress(OSError):  # the descriptor that listed the directory is closed again
             if descriptor > 2 and os.get_inheritable(descriptor):
                 found.append(descriptor)
     return found

@@ -1,4 +1,4 @@
-"""The launcher's connections to the workers of its job: who has arrived, what they send, what they are told."""
+"""The launcher's connections to the workers of its job: which have arrived, and messages from and to them."""
 
 import contextlib
 import json
@@ -11,21 +11,20 @@ from typing import Any
 from sirtaki.launch import channel
 
 _READ_BYTES = 1 << 16
-_LONGEST_TEXT = 4096  # characters of a cause: a socket takes it at once
-_MOST_STRANGERS = 64  # connections beyond the job's own that have proven nothing yet; the oldest of more is closed
+_LONGEST_TEXT = 4096  # characters of a cause: a socket takes so many at once
+_MOST_STRANGERS = 64  # unproven connections beyond the job's own; beyond this number the oldest is closed
 
 
 class Worker:
-    """One connection. rank: -1 until it has said who it is, and for what starts the ranks of another host.
-
-    reported: whether it has told how its program ended. lost: why the connection ended, if by an error. leaves: what
-    starts the ranks of another host has nothing more to do.
+    """One connection. rank: -1 until the worker has sent it, and for agents and remote shells of other hosts. reported:
+    it has sent how its program ended. lost: the error that ended the connection. leaves: an agent or remote shell that
+    has finished.
     """
 
     def __init__(self, connection: socket.socket, nonce: bytes | None) -> None:
         self.connection = connection
         self.frames = channel.Frames()
-        self.nonce = nonce  # until it has answered to it
+        self.nonce = nonce  # until the worker has answered it
         self.answer = b""
         self.rank = -1
         self.host = ""
@@ -35,13 +34,13 @@ class Worker:
 
 
 class Workers:
-    """All connections of a job, in the selector of whoever runs it.
+    """All connections of a job, in the selector of the job's loop.
 
-    listeners: sockets that workers connect to; those that come by TCP must hold the token.
+    listeners: sockets that workers connect to; workers that connect by TCP must have the token. The callbacks:
     on_output(rank, OUT or ERR, bytes), on_arrival(worker), on_exit(worker, message), on_loss(worker), on_host(message),
     on_joined(worker, limit), on_over(worker, well), on_cause(worker, message), on_picture(worker, text),
-    on_unhandled(worker, signal): what is called; on_host says whether the connection is kept.
-    lost_after: seconds without a sign of life.
+    on_unhandled(worker, signal). on_host returns whether to keep the connection. lost_after: seconds of silence until a
+    connection counts as lost.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class Workers:
         ranks: int = 1,
         lost_after: float = 0,
     ) -> None:
-        self.arrived: set[int] = set()  # ranks, also of those that have left again
+        self.arrived: set[int] = set()  # ranks, including those that have left
         self._selector = selector
         self._token = token
         self._ranks = ranks
@@ -84,11 +83,11 @@ class Workers:
             selector.register(listener, selectors.EVENT_READ, self._accept)
 
     def __bool__(self) -> bool:
-        """Whether any is connected; who has not proven that he belongs to the job does not count."""
+        """Whether any worker is connected. Connections that have not proven the token do not count."""
         return any(worker.nonce is None for worker in self._connected.values())
 
     def tell(self, worker: Worker, number: int) -> None:
-        """Has the worker end its program with this signal."""
+        """Asks the worker to end its program with this signal."""
         with contextlib.suppress(OSError):
             worker.connection.send(channel.frame(channel.END, bytes([number])))
 
@@ -97,14 +96,14 @@ class Workers:
             self.tell(worker, number)
 
     def tell_cause(self, cause: dict[str, Any]) -> None:
-        """Has the ranks know why the job ends."""
+        """Sends the failure cause to all ranks."""
         message = channel.frame(channel.FAIL, json.dumps({**cause, "text": cause["text"][:_LONGEST_TEXT]}).encode())
         for worker in self._of_ranks():
             with contextlib.suppress(OSError):
                 worker.connection.send(message)
 
     def ask_all(self) -> set[int]:
-        """Asks the ranks how they stand; returns those that were."""
+        """Asks all ranks for their status. Returns the ranks that were asked."""
         asked = set()
         for worker in self._of_ranks():
             with contextlib.suppress(OSError):
@@ -113,7 +112,7 @@ class Workers:
         return asked
 
     def pass_on(self, number: int) -> bool:
-        """Passes a signal on to the programs that handle it; the others answer. False if there is none yet."""
+        """Passes a signal on to programs that handle it; the others answer. False if no program runs yet."""
         workers = self._of_ranks()
         for worker in workers:
             with contextlib.suppress(OSError):
@@ -121,25 +120,25 @@ class Workers:
         return bool(workers)
 
     def tell_late(self, ranks: set[int], text: str) -> None:
-        """Has those answer, by a cause that begins with the text, whose process can be seen to be stopped."""
+        """Asks these ranks to answer, by a cause that begins with the text, if their process is seen to be stopped."""
         for worker in self._of_ranks():
             if worker.rank in ranks:
                 with contextlib.suppress(OSError):
                     worker.connection.send(channel.frame(channel.LATE, text.encode()))
 
     def host_of(self, rank: int) -> str:
-        """Where it runs, as its worker has said; "?" if that has not come or is gone."""
+        """The rank's host, as its worker has sent it; "?" if unknown."""
         return next((worker.host for worker in self._of_ranks() if worker.rank == rank), "?")
 
     def _of_ranks(self) -> list[Worker]:
         return [worker for worker in self._connected.values() if worker.rank >= 0]
 
     def all_ended(self) -> bool:
-        """Whether the program of every worker that is connected has ended."""
+        """Whether the programs of all connected workers have ended."""
         return all(worker.reported for worker in self._of_ranks())
 
     def listen(self, wanted: bool) -> None:
-        """Whether to read what they send; what is not read makes their programs wait."""
+        """Whether to read messages of the workers. While they are not read, the programs wait."""
         for connection in self._connected:
             registered = connection in self._selector.get_map()
             if wanted and not registered:
@@ -148,7 +147,7 @@ class Workers:
                 self._selector.unregister(connection)
 
     def _accept(self, listener: socket.socket, events: int) -> None:
-        """All that wait: a worker that has ended meanwhile has sent its program's output."""
+        """Accepts all waiting connections; even a worker that has ended meanwhile has sent its program's output."""
         with contextlib.suppress(OSError):
             while True:
                 self._add(listener.accept()[0], listener.family)
@@ -175,7 +174,7 @@ class Workers:
 
     def _receive(self, connection: socket.socket, events: int) -> None:
         worker = self._connected.get(connection)
-        if worker is None:  # lost since this was reported
+        if worker is None:  # lost after this event was reported
             return
         try:
             data = connection.recv(_READ_BYTES)
@@ -187,13 +186,13 @@ class Workers:
         try:
             for kind, payload in worker.frames.feed(self._proven(worker, data)):
                 self._on_frame(worker, kind, payload)
-        except (ValueError, KeyError, TypeError, OSError):  # a stranger, or one that speaks otherwise
+        except (ValueError, KeyError, TypeError, OSError):  # not part of the job, or another protocol
             alive = False
         if not alive:
             self._lose(worker)
 
     def _proven(self, worker: Worker, data: bytes) -> bytes:
-        """What follows the worker's proof that it holds the token. Raises ValueError for a wrong one."""
+        """The data after the worker's proof of the token. ValueError for a wrong proof."""
         if worker.nonce is None:
             return data
         worker.answer += data
@@ -227,7 +226,7 @@ class Workers:
             self._on_exit(worker, json.loads(payload))
         elif kind == channel.HOST:
             message = json.loads(payload)
-            worker.reported = True  # it runs no rank
+            worker.reported = True  # it has no rank
             if not self._on_host(message):
                 raise ValueError("not wanted any more")
             worker.host, worker.leaves = message["host"], "arrived" not in message

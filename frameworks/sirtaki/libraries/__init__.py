@@ -1,1 +1,1 @@
-"""Which MPI and GPU libraries are loaded at run time, and where they lie."""
+"""Which MPI and GPU libraries are loaded at run time, and where they are found."""

@@ -1,7 +1,6 @@
-"""Where the libraries for GPUs may lie: NCCL, and NVRTC, which compiles our kernels. Importing this loads nothing.
+"""Where GPU libraries may be: NCCL, and NVRTC, which compiles our kernels. Importing this module loads nothing.
 
-A library that the process has loaded already comes before all of these; then the wheels beside the framework, then
-whatever the loader knows.
+The order: a library that the process has loaded already, the wheels beside the framework, the loader's own search.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def nvrtc() -> list[str]:
 
 
 def nccl_version() -> int:
-    """NCCL's version code (22809 is 2.28.9), 0 where none loads."""
+    """NCCL's version code (22809 is 2.28.9), 0 if none loads."""
     number = ctypes.c_int()
     for name in nccl():
         try:

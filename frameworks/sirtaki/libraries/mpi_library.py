@@ -1,9 +1,9 @@
 """Which MPI library this environment uses, and the mpiexec that belongs to it.
 
-One process must hold one MPI, and one job one mpiexec of that same MPI. The choice is therefore made in one place, by
-rules that every rank follows alike: the user's `SIRTAKI_MPI`, else the MPI inside this Python environment (the `mpich`
-wheel), else whatever the loader knows. The first of these that has a library wins: a broken one is reported, never
-replaced by another in silence. Importing this module loads no MPI.
+A process must hold one MPI, and a job must use the mpiexec of the same MPI. So one module chooses, by rules that are
+equal on every rank: first the user's `SIRTAKI_MPI`, then the MPI inside this Python environment (the `mpich` wheel),
+then the loader's own search. The first of these with a library is used. If it is broken, that is an error; another is
+never used silently. Importing this module loads no MPI.
 """
 
 import functools
@@ -38,12 +38,12 @@ _SYSTEM_DIRECTORIES = (
 
 
 class MpiNotFoundError(RuntimeError):
-    """No MPI library was found; the message says where it was looked for and what to do."""
+    """No MPI library was found. The message says which places were searched and what to do."""
 
 
 @dataclass(frozen=True)
 class MpiLibrary:
-    """path: the file to load. reason: why this one, in words. mpiexec: of the same MPI, or None when there is none."""
+    """path: the file to load. reason: why it was chosen, in words. mpiexec: of the same MPI; None without one."""
 
     path: str
     reason: str
@@ -51,15 +51,15 @@ class MpiLibrary:
 
 
 def candidates(environ: Mapping[str, str] | None = None) -> list[str]:
-    """The library files to try, in order; all of one origin. Empty when there is none.
+    """The library files to try, in order; all of one origin. Empty if there is none.
 
-    Raises ValueError, with the value, when SIRTAKI_MPI names something that is not there.
+    ValueError, with the value, if SIRTAKI_MPI names a file that does not exist.
     """
     return _choose(os.environ if environ is None else environ)[0]
 
 
 def find(environ: Mapping[str, str] | None = None) -> MpiLibrary:
-    """The library that is used, why, and its mpiexec. Raises MpiNotFoundError, or ValueError as `candidates` does."""
+    """The library, the reason, and its mpiexec. MpiNotFoundError without one; ValueError as `candidates`."""
     environ = os.environ if environ is None else environ
     paths, reason = _choose(environ)
     if not paths:
@@ -72,7 +72,7 @@ def find(environ: Mapping[str, str] | None = None) -> MpiLibrary:
 
 
 def share_with_mpi4py(path: str) -> None:
-    """Makes a later `import mpi4py.MPI` in this process use the same library, unless the user chose one."""
+    """Makes a later `import mpi4py.MPI` in this process use the same library, unless the user has chosen one."""
     os.environ.setdefault("MPI4PY_LIBMPI", path)
 
 
@@ -116,7 +116,7 @@ def _asked_for(wish: str, environ: Mapping[str, str]) -> tuple[list[str], str]:
 
 
 def _system_libraries(word: str, environ: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """The site's own library of that kind, outside this Python environment; and the places looked at."""
+    """(the system's libraries of that kind, outside this Python environment; the places searched)."""
     own = set(_prefix_directories())
     directories = [entry for entry in environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
     directories += _beside_program("ompi_info" if word == "openmpi" else "mpichversion", environ)
@@ -132,7 +132,7 @@ def _system_libraries(word: str, environ: Mapping[str, str]) -> tuple[list[str],
 
 
 def _beside_program(program: str, environ: Mapping[str, str]) -> list[str]:
-    """The library directories of the prefix whose bin holds the program that PATH finds."""
+    """The library directories of the prefix whose bin contains the program found by PATH."""
     tool = shutil.which(program, path=environ.get("PATH"))
     prefix = os.path.dirname(os.path.dirname(os.path.abspath(tool))) if tool else "/usr"
     return [] if prefix == "/usr" else [os.path.join(prefix, "lib"), os.path.join(prefix, "lib64")]
@@ -150,9 +150,9 @@ def _openmpi_says() -> list[str]:
 
 
 def _prefix_directories() -> list[str]:
-    """Where wheels put libraries: this environment's lib, the user's own, and those of environments below this one.
+    """Where wheels put libraries: this environment's lib, the user's, and those of environments below this one.
 
-    A virtual environment may let through the packages of another one, or of the Python that it was made with.
+    A virtual environment may also see the packages of another environment, or of its base Python.
     """
     prefixes = [sys.prefix]
     if site.ENABLE_USER_SITE:
@@ -166,7 +166,7 @@ def _package_directories() -> list[str]:
 
 
 def _libraries_in(directories: Iterable[str], names: Iterable[str]) -> list[str]:
-    found: dict[str, str] = {}  # by real file, so that a link and its target are one
+    found: dict[str, str] = {}  # by real file, so that a link and its target count once
     for directory in directories:
         for name in names:
             path = os.path.join(directory, name)
@@ -181,7 +181,7 @@ def _in_order(names: Iterable[str], prefer: Iterable[str]) -> list[str]:
 
 
 def _shareable_with_mpi4py() -> tuple[str, ...]:
-    """Names of libraries that the installed mpi4py can use, when it cannot use the standard's ABI; otherwise empty."""
+    """Names of libraries that the installed mpi4py accepts; empty if it accepts the standard's ABI."""
     spec = importlib.util.find_spec("mpi4py")
     if spec is None or not spec.submodule_search_locations:
         return ()
@@ -199,7 +199,7 @@ def _shareable_with_mpi4py() -> tuple[str, ...]:
 
 
 def _named_inside(modules: Iterable[str]) -> tuple[str, ...]:
-    """mpi4py built on the spot is linked to one library, whose name stands in the file."""
+    """An mpi4py built from source is linked to one library; its file contains that library's name."""
     for module in modules:
         with open(module, "rb") as file:
             content = file.read()
@@ -219,15 +219,15 @@ def _loader_cache() -> dict[str, str]:
     except (OSError, subprocess.TimeoutExpired):
         return {}
     entries = re.findall(r"^\s*(\S+) \(.*\) => (\S+)$", done.stdout, flags=re.MULTILINE)
-    return dict(reversed(entries))  # the first entry of a name is the loader's choice
+    return dict(reversed(entries))  # the loader uses the first entry of a name
 
 
 def _mpiexec_for(library: str, environ: Mapping[str, str]) -> str | None:
-    """The mpiexec of the library's own prefix, else one of the right kind from PATH."""
+    """The mpiexec in the library's own prefix, else one of the right kind from PATH."""
     owners = starters.of_library(library)
     names = dict.fromkeys(name for owner in owners for name in owner.programs)
     if len({owner.programs for owner in owners}) > 1:
-        names = {name: None for name in names if "." not in name} | names  # the one beside it has the plain name
+        names = {name: None for name in names if "." not in name} | names  # beside the library: the plain name
     directories = [entry for entry in environ.get("PATH", os.defpath).split(":") if entry]
     for directory in dict.fromkeys(map(_outside_root, [*_beside(library), *directories])):
         for name in names:
@@ -238,7 +238,7 @@ def _mpiexec_for(library: str, environ: Mapping[str, str]) -> str | None:
 
 
 def _beside(library: str) -> list[str]:
-    """The bin directories of the prefixes that the library may belong to: by its name, then by the file behind it."""
+    """The bin directories of the prefixes that may own the library: by its path, then by the file behind links."""
     found = []
     for path in (os.path.abspath(library), os.path.realpath(library)):
         parent = _outside_root(os.path.dirname(path))
@@ -249,6 +249,6 @@ def _beside(library: str) -> list[str]:
 
 
 def _outside_root(directory: str) -> str:
-    """The same directory under /usr where /bin and /lib are links: Open MPI takes the prefix / for a mistake."""
+    """The same directory under /usr where /bin and /lib are links: Open MPI rejects / as its prefix."""
     below_usr = "/usr" + directory
     return below_usr if os.path.realpath(directory) == os.path.realpath(below_usr) else directory

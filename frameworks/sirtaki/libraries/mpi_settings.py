@@ -1,11 +1,11 @@
-"""Settings of MPI libraries that this host needs, made before MPI starts."""
+"""Settings of MPI libraries that this host needs, applied before MPI starts."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 
-# Without them MPI copies large messages out of the other process's memory.
+# Otherwise MPI reads large messages directly from the other process's memory.
 _WITHOUT_PROCESS_VM = {
     "MPIR_CVAR_CH4_CMA_ENABLE": "0",
     "UCX_TLS": "^cma",
@@ -19,14 +19,14 @@ class _Vector(ctypes.Structure):
 
 
 def adapt_to_host() -> None:
-    """MPI learns of a refused system call only in its first large transfer, which fails. The user's settings stay."""
+    """Avoids a system call that this host may refuse, at MPI's first large transfer. The user's settings stay."""
     if not _may_read_process_memory():
         for name, value in _WITHOUT_PROCESS_VM.items():
             os.environ.setdefault(name, value)
 
 
 def _may_read_process_memory() -> bool:
-    """Whether process_vm_readv is permitted; profiles of containers refuse it even for a process's own memory."""
+    """Whether process_vm_readv is permitted. Container profiles refuse it even for the process's own memory."""
     libc = ctypes.CDLL(None, use_errno=True)
     source, target = ctypes.create_string_buffer(1), ctypes.create_string_buffer(1)
     local, remote = _Vector(ctypes.addressof(target), 1), _Vector(ctypes.addressof(source), 1)

@@ -1,4 +1,4 @@
-"""No starter: a program that was started by itself is a job of one rank."""
+"""No starter: a program started directly is a job of one rank."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from sirtaki.starters.starter import Starter
 
 class Alone(Starter):
     name = "none"
-    size_variables = ("SIRTAKI_SIZE",)  # sirtakirun sets it beside what its starter sets
+    size_variables = ("SIRTAKI_SIZE",)  # set by sirtakirun in addition to its starter's variables
     identity = r"SIRTAKI_(LAUNCH_SPEC|SUPERVISOR$|SIZE$|STARTED_AS$|RANK_PROCESS$)"

@@ -1,4 +1,4 @@
-"""MPICH's starter, Hydra, and those of its relatives (Intel MPI, MVAPICH)."""
+"""Hydra, the starter of MPICH and of its relatives (Intel MPI, MVAPICH)."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class Hydra(Starter):
         if request.hosts:
             command += ["-hosts", request.host_list(), *self._reaching_hosts(request)]
         else:
-            command += ["-launcher", "fork", "-rmk", "user"]  # also inside a batch job: here, and nowhere else
+            command += ["-launcher", "fork", "-rmk", "user"]  # on this host only, even inside a batch job
         return command + request.binding("-bind-to", "none") + request.further() + list(request.program)
 
     def _reaching_hosts(self, request: Request) -> list[str]:
-        """Sets a variable of Hydra where it has no option."""
+        """Sets a Hydra variable if there is no option."""
         words = []
         if request.remote_script:
-            # Ours is started as `python -x -I -S script host command`.
+            # Hydra calls our script as `python -x -I -S script host command`.
             words += ["-genvnone", "-launcher", "ssh", "-launcher-exec", sys.executable]
             request.environ["HYDRA_LAUNCHER_EXTRA_ARGS"] = f"-I -S {request.remote_script}"
             if request.localhost is not None:

@@ -1,4 +1,4 @@
-"""The socket by which an MPI library talks to its starter, which a rank inherits as an open descriptor."""
+"""MPI's socket to its starter, an open descriptor that a rank inherits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sirtaki.host import processes
 def peer(descriptor: int) -> int | None:
     """The process at the other end of a starter's socket, 0 if this process cannot see it.
 
-    None if this is no such socket: the descriptor is closed, or is now something else, which must not be written to.
+    None if the descriptor is closed or is now another file, which must not be written to.
     """
     try:
         if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
@@ -28,13 +28,13 @@ def peer(descriptor: int) -> int | None:
 
 
 def identity(descriptor: int) -> str:
-    """Tells this socket from all others of this host."""
+    """Distinguishes this socket from all others of this host."""
     status = os.fstat(descriptor)
     return f"{status.st_dev}:{status.st_ino}"
 
 
 def described(descriptor: int) -> str:
-    """What it is now, for a message."""
+    """What the descriptor is now, for a message."""
     try:
         return f"is {os.readlink(f'/proc/self/fd/{descriptor}')}"
     except OSError:

@@ -44,7 +44,7 @@ class OpenMpi(Starter):
         return environ.get("PMIX_NAMESPACE", "")
 
     def is_stranger_to(self, version: Callable[[], str], environ: Mapping[str, str]) -> bool:
-        """Not to MPICH where that speaks PMIx, as it says, nor inside a rank of Open MPI that has started Hydra."""
+        """False for MPICH with PMIx (its version text says so), and inside an Open MPI rank that has started Hydra."""
         if number(environ, "OMPI_COMM_WORLD_SIZE") < 2 or "PMI_RANK" in environ:
             return False
         words = version()
@@ -62,7 +62,7 @@ class OpenMpi(Starter):
         if request.hosts:
             command += ["--host", request.host_list(), *self._reaching_hosts(request)]
         else:
-            command += ["--host", f"localhost:{request.ranks}"]  # also inside a batch job: here, and nowhere else
+            command += ["--host", f"localhost:{request.ranks}"]  # on this host only, even inside a batch job
         for name in request.pass_on:
             command += ["-x", name]
         return command + request.binding("--bind-to", "none") + request.further() + list(request.program)
@@ -71,7 +71,7 @@ class OpenMpi(Starter):
         flag, words = self._runtime_flag, []
         if request.remote_script:
             words += [flag, f"{self._ssh}_agent", f"{sys.executable} -I -S {request.remote_script}"]
-            words += [flag, f"{self._ssh}_no_tree_spawn", "1"]  # every host is reached from here
+            words += [flag, f"{self._ssh}_no_tree_spawn", "1"]  # this host connects to every other host
         elif request.ssh_words():
             words += [flag, f"{self._ssh}_args", shlex.join(request.ssh_words())]
         if request.nics:

@@ -1,4 +1,4 @@
-"""What a starter is asked to start."""
+"""The request for a starter to start ranks."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Host:
 
 @dataclass
 class Request:
-    """The launcher's wishes, from which Starter.command() makes a command line.
+    """The launcher's request, from which Starter.command() makes a command line.
 
-    program: the command of each rank. ranks: their number. hosts: with the ranks that each gets; empty for this host
-    alone. placed: the same hosts as the starter gets them, where they need other names. remote_script: a Python script
-    that the starter calls in place of ssh; "" if reaching other hosts is left to it. localhost: the address of this
-    host that the others connect to, None for the starter's own choice. pass_on: variables that other hosts must get
-    through the starter. library: the MPI library of the ranks.
+    program: the command of each rank. ranks: their number. hosts: with the number of ranks of each; empty for this host
+    alone. placed: the same hosts under the names for the starter, if these differ. remote_script: a Python script that
+    the starter calls instead of ssh; "" if the starter reaches other hosts by itself. localhost: this host's address
+    for connections from other hosts, None for the starter's own choice. pass_on: variables that the starter must pass
+    to other hosts. library: the MPI library of the ranks.
     """
 
     program: Sequence[str]

@@ -1,4 +1,4 @@
-"""The hosts of a Slurm allocation, from the variables that Slurm sets in it."""
+"""The hosts of a Slurm allocation, from Slurm's variables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PART = re.compile(r"([^,\[\]]*)(?:\[([0-9,-]+)\])?([^,\[\]]*)(?:,|$)")
 
 
 def hosts(environ: Mapping[str, str]) -> list[str]:
-    """Empty where Slurm says nothing, or says it in a way that is not understood."""
+    """Empty if Slurm's variables are missing or cannot be parsed."""
     text = next((environ[name] for name in _LISTS if environ.get(name)), "")
     try:
         return expanded(text)
@@ -20,7 +20,7 @@ def hosts(environ: Mapping[str, str]) -> list[str]:
 
 
 def expanded(text: str) -> list[str]:
-    """ "n[1-3,07],m" is n1, n2, n3, n07, m. Raises ValueError for what has another form or names too many."""
+    """ "n[1-3,07],m" is n1, n2, n3, n07, m. ValueError for any other form or for too many names."""
     found: list[str] = []
     at = 0
     while at < len(text):

@@ -1,4 +1,4 @@
-"""Slurm's srun, which starts the ranks on the hosts of an allocation by itself."""
+"""Slurm's srun, which itself starts the ranks on the hosts of an allocation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Srun(Starter):
         return super().rank(environ) if self.size(environ)[1] else None
 
     def size(self, environ: Mapping[str, str]) -> tuple[str, int]:
-        """Slurm sets its variables in batch scripts too, where this process stands alone; only a step's tasks count."""
+        """Slurm sets its variables in batch scripts too, where this process is alone; only a step's tasks count."""
         if "SLURM_PROCID" not in environ:
             return "", 0
         if "SLURM_STEP_NUM_TASKS" in environ:
@@ -67,7 +67,7 @@ class Srun(Starter):
 
 
 def _plugin(program: str, library: str) -> str | None:
-    """The plugin of this srun that tells a library of this name its ranks; None for the site's default."""
+    """The plugin by which this srun starts ranks of this library; None for the site's default."""
     import subprocess
 
     wanted = ("pmix",) if OpenMpi().owns_library(library) else ("pmi2", "cray_shasta", "pmix")

@@ -1,4 +1,4 @@
-"""The interface of what starts the ranks of a job: an MPI's own mpiexec, a scheduler's command, or nothing."""
+"""The interface of a starter of ranks: an MPI's mpiexec, a scheduler's command, or none."""
 
 from __future__ import annotations
 
@@ -12,31 +12,29 @@ if TYPE_CHECKING:
 
 
 class Starter:
-    """One way in which ranks are started. A new way is a subclass that is added to STARTERS in __init__.py.
+    """One way to start ranks. A new way is a subclass that is added to STARTERS in __init__.py.
 
-    The first three are for the launcher, which looks for the program and for the MPI library that needs it; the others
-    say how a rank recognises itself in the environment.
+    The first three methods are for the launcher, which searches for the program and for the MPI library that needs it.
+    With the others a rank finds itself in the environment.
     """
 
     name = ""
     called = "mpiexec"  # in messages about a job, and in --launcher
-    places_ranks = False  # on the hosts of an allocation by itself, as a scheduler's command does
+    places_ranks = False  # a scheduler's command, which itself chooses hosts of the allocation
     programs: tuple[str, ...] = ()  # names of the program, the best first
     libraries: tuple[str, ...] = ()  # names of the MPI libraries whose ranks only this starter can start
-    word = ""  # in SIRTAKI_MPI: the system's own library of this MPI, which has one of these names
+    word = ""  # value of SIRTAKI_MPI for the system's library of this MPI, which has one of the next names
     libraries_of_word: tuple[str, ...] = ()
 
     rank_variables: tuple[str, ...] = ()
     size_variables: tuple[str, ...] = ()
     local_size_variables: tuple[str, ...] = ()  # number of ranks on this host
     local_rank_variables: tuple[str, ...] = ()  # number of this process among them
-    prefixes: tuple[
-        str, ...
-    ] = ()  # of variables that it sets for each rank, so that the launcher's values do not count
+    prefixes: tuple[str, ...] = ()  # of variables that it sets for each rank; the launcher's values are ignored
     identity = ""  # regular expression: variables by which a rank is part of a job; a job inside it must not have them
     descriptor_variable = ""  # holds the number of the socket by which the MPI library talks to the starter
 
-    # Exit codes of the starter that say only that it has killed ranks. Others are the argument of MPI_Abort.
+    # The starter's exit codes when it has killed ranks. Any other code is the argument of MPI_Abort.
     codes_of_killed_ranks: tuple[int, ...] = (0, 9, 15, 128 + 9, 128 + 15, 255)
     # What to do if the starter announced several processes and MPI sees one.
     advice = (
@@ -45,15 +43,15 @@ class Starter:
     )
 
     def is_program(self, version: str) -> bool:
-        """Whether a program that prints this text for --version is this starter's."""
+        """Whether this text, printed by a program for --version, is that of this starter."""
         return False
 
     def described(self, version: str) -> str:
-        """One line about the program, from what it prints for --version."""
+        """One line about the program, from its --version text."""
         return version.partition("\n")[0]
 
     def owns_library(self, path: str) -> bool:
-        """Whether the name of this MPI library says that this starter's program must start its ranks."""
+        """Whether the name of this MPI library shows that only this starter can start its ranks."""
         names = (os.path.basename(path), os.path.basename(os.path.realpath(path)))
         return any(re.match(re.escape(known) + r"(\.|$)", name) for known in self.libraries for name in names)
 
@@ -62,35 +60,35 @@ class Starter:
         return next((number(environ, name) for name in self.rank_variables if is_number(environ, name)), None)
 
     def size(self, environ: Mapping[str, str]) -> tuple[str, int]:
-        """(variable that says so, number of ranks of the job); ("", 0) if this starter says nothing.
+        """(variable, number of ranks of the job in it); ("", 0) if this starter does not announce it.
 
-        Where only the rank is known, there are at least as many as its number says.
+        If only the rank is known, the size is at least rank + 1.
         """
         found = [(name, number(environ, name)) for name in self.size_variables]
         found += [(name, number(environ, name) + 1) for name in self.rank_variables if number(environ, name) > 0]
         return largest(found)
 
     def local_size(self, environ: Mapping[str, str]) -> int:
-        """Number of ranks on this host; 0 if this starter does not say it."""
+        """Number of ranks on this host; 0 if unknown."""
         return max((number(environ, name) for name in self.local_size_variables), default=0)
 
     def local_rank(self, environ: Mapping[str, str]) -> int | None:
-        """This process's number among the ranks of this host; None if this starter does not say it."""
+        """This process's number among the ranks of this host; None if unknown."""
         return next((number(environ, name) for name in self.local_rank_variables if is_number(environ, name)), None)
 
     def job(self, environ: Mapping[str, str]) -> str:
-        """Names the job among those of this host, the same for all its ranks there; "" if that is not known."""
+        """Identifies the job among those of this host, the same for all its ranks there; "" if unknown."""
         return ""
 
     def is_stranger_to(self, version: Callable[[], str], environ: Mapping[str, str]) -> bool:
-        """Whether it has started several ranks that this MPI library cannot find, and which would make it abort.
+        """Whether this starter started several ranks that this MPI library cannot find, so that it would abort.
 
-        version: gives the library's own words about itself.
+        version: returns the library's version text.
         """
         return False
 
     def is_identity(self, name: str, environ: Mapping[str, str]) -> bool:
-        """Whether this variable makes the process a part of the job around it."""
+        """Whether this variable makes the process part of the job around it."""
         return bool(self.identity) and re.match(self.identity, name) is not None
 
     def is_in_allocation(self, environ: Mapping[str, str]) -> bool:
@@ -98,7 +96,7 @@ class Starter:
         return False
 
     def allocated_hosts(self, environ: Mapping[str, str]) -> list[str]:
-        """The hosts of that allocation; empty if they are not known."""
+        """The hosts of that allocation; empty if unknown."""
         return []
 
     def command(self, program: str, request: Request) -> list[str]:
@@ -111,7 +109,7 @@ def is_number(environ: Mapping[str, str], name: str) -> bool:
 
 
 def number(environ: Mapping[str, str], name: str) -> int:
-    """The number in a variable, 0 if there is none."""
+    """The number in a variable, 0 without one."""
     return int(environ[name]) if is_number(environ, name) else 0
 
 

@@ -1,4 +1,4 @@
-"""Sirtaki for TensorFlow: `import sirtaki.tensorflow as hvd` takes the place of `import horovod.tensorflow as hvd`."""
+"""Sirtaki for TensorFlow: `import sirtaki.tensorflow as hvd` replaces `import horovod.tensorflow as hvd`."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ from sirtaki.tensorflow.session_hook import BroadcastGlobalVariablesHook
 from sirtaki.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
 
 call_site.add_internal_folder(os.path.dirname(tf.__file__))
-for _name in ("keras", "tf_keras"):  # found, not imported: that takes seconds
+for _name in ("keras", "tf_keras"):  # only looked up: an import takes seconds
     _spec = importlib.util.find_spec(_name)
     if _spec is not None and _spec.origin is not None:
         call_site.add_internal_folder(os.path.dirname(_spec.origin))
-# What AutoGraph makes of the user's functions has another file name on every rank.
+# AutoGraph's versions of the user's functions have different file names on each rank.
 call_site.add_internal_prefix(os.path.join(tempfile.gettempdir(), "__autograph_generated_file"))
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Several backward passes for one step: gradients are added up on this rank, and reduced with the last pass."""
+"""Several backward passes for one step: each rank sums its gradients, and the last pass reduces the sums."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Reduce = Callable[[list[Any], list[Any]], list[Any]]
 
 
 class LocalGradientAggregationHelper:
-    """Accumulates gradients in variables of its own, made at the first pass; in eager mode, functions and graphs.
+    """Accumulates gradients in its own variables, made at the first pass. For eager mode, functions and graphs.
 
-    allreduce_func(grads, variables) reduces. average_aggregated_gradients: the sum is divided by the number of passes.
-    A pass that is left over at the end of an epoch counts towards the next step.
+    allreduce_func(grads, variables) reduces. average_aggregated_gradients: divides the sum by the number of passes. If
+    an epoch ends between two steps, its last passes count towards the next step.
     """
 
     def __init__(
@@ -32,12 +32,12 @@ class LocalGradientAggregationHelper:
         self._reduce = allreduce_func
         self._sparse_as_dense = sparse_as_dense
         self._average = average_aggregated_gradients
-        self._sums: dict[int, Any] = {}  # by the place of the gradient
+        self._sums: dict[int, Any] = {}  # by the gradient's position
         self.counter: Any = None  # passes since the last step
 
     @do_not_convert
     def compute_gradients(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Takes one pass in. The reduced gradients with the last pass of a step, with the others zeros.
+        """Adds one pass. Returns the reduced gradients at the last pass of a step, zeros at the others.
 
         ValueError for IndexedSlices unless sparse_as_dense.
         """
@@ -62,10 +62,10 @@ class LocalGradientAggregationHelper:
 
     @do_not_convert
     def apply_gradients(self, apply: Callable[[], Any], grads: Sequence[Any] = ()) -> Any:
-        """Runs `apply` after compute_gradients() took the last pass of a step, otherwise nothing.
+        """Runs `apply` after the last pass of a step, otherwise nothing. Call it after compute_gradients().
 
-        grads: what compute_gradients() returned. Needed in a graph of TensorFlow 1, where nothing else tells that this
-        comes after it.
+        grads: the result of compute_gradients(). Needed in a graph of TensorFlow 1, where only this argument puts the
+        two calls in order.
         """
         if self._passes == 1:
             return apply()
@@ -93,7 +93,7 @@ class LocalGradientAggregationHelper:
         return tf.convert_to_tensor(total)
 
     def _make_variables(self, variables: Sequence[Any]) -> None:
-        """For all variables: those without a gradient may get one in another pass, or have one on another rank."""
+        """For all variables: one without a gradient now may get one in another pass, or have one on another rank."""
         if self.counter is None:
             self.counter = tf.Variable(0, trainable=False, dtype=tf.int64, name="aggregation_counter")
         for i, variable in enumerate(variables):

@@ -1,8 +1,8 @@
-"""Gradients of one kind: what is None, slices or dense on one rank may be something else on another.
+"""Makes the kinds of gradients equal on all ranks: None, slices or dense may differ between ranks.
 
-In eager mode the ranks tell each other what they have in every step. A graph is traced once and run often, so they do
-that with the first trace only. Later traces, of which other ranks know nothing, hold to it, whatever gradients they
-have: None becomes zeros or no rows, rows become a table, and a table becomes all of its rows.
+In eager mode the ranks exchange the kinds in every step. A graph is traced once and run often, so the ranks exchange
+them with the first trace only. Other ranks do not know of later traces, so these keep the agreed kinds: None becomes
+zeros or no rows, rows become a table, and a table becomes all of its rows.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from sirtaki.tensorflow.labels import functions
 from sirtaki.tensorflow.tensors import anchor
 
 _next_number = itertools.count()
-_numbers: dict[int, int] = {}  # by id; of variables, and unlike an id never given again
-_agreements: dict[int, Agreements] = {}  # by the number of the first source, with which they go
+_numbers: dict[int, int] = {}  # of variables, by id; unlike ids, numbers are never reused
+_agreements: dict[int, Agreements] = {}  # by the first source's number; deleted with that source
 
 
 def alike(grads: Sequence[Any], sources: Sequence[Any], group: int, no_slices: bool = False) -> list[Any]:
-    """The gradients as all ranks of the process set reduce them; in eager mode None where no rank has one.
+    """The gradients as all ranks of the process set reduce them. In eager mode None if no rank has the gradient.
 
-    no_slices: no rank has any, so that in a graph there is nothing to agree on.
+    no_slices: no rank has IndexedSlices, so a graph needs no agreement.
     """
     kinds = [_kind(grad) for grad in grads]
     with as_of_an_op():
@@ -48,7 +48,7 @@ def _kind(grad: Any) -> int:
 
 
 def _agreed_in_graph(kinds: list[int], sources: Sequence[Any], group: int) -> list[int]:
-    """Where there is nobody to agree with, this rank's own."""
+    """This rank's own kinds if there is no other rank to agree with."""
     members = core.process_sets().get(group, ()) if core.is_initialized() else ()
     if not kinds or len(members) < 2 or core.rank() not in members:
         return kinds
@@ -59,14 +59,14 @@ def _agreed_in_graph(kinds: list[int], sources: Sequence[Any], group: int) -> li
 
 
 def _names(sources: Sequence[Any]) -> list[str]:
-    """Of Keras's variables with their layers'; a tensor has none in eager mode."""
+    """Keras variables with the names of their layers; a tensor has no name in eager mode."""
     return [
         getattr(source, "path", None) or source.name if hasattr(source, "assign") else "a tensor" for source in sources
     ]
 
 
 def _number(source: Any) -> int:
-    """-1 for a tensor: in each trace it is another one, which the other ranks need not trace."""
+    """-1 for a tensor: it is a new object in each trace, and other ranks may not trace again."""
     if not hasattr(source, "assign"):
         return -1
     thing = anchor(source)

@@ -1,4 +1,4 @@
-"""Failures of calls that are no ops, as the exceptions that an op would have raised."""
+"""For calls that are not ops: raises the exceptions that an op would raise."""
 
 from __future__ import annotations
 

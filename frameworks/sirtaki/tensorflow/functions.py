@@ -1,4 +1,4 @@
-"""Making ranks equal: variables, any Python object."""
+"""Makes variables and Python objects equal on all ranks."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def broadcast_variables(
     process_set: ProcessSet = global_process_set,
     inplace: bool = False,
 ) -> Any:
-    """Overwrites each variable with the root's value; dtypes and shapes must be those of the root.
+    """Overwrites each variable with the root's value; dtypes and shapes must equal the root's.
 
-    All variables travel as one unit, so `inplace` changes nothing and is kept for Horovod's programs. In a graph of
-    TensorFlow 1: the operation to run.
+    All variables are one request, so `inplace` changes nothing; Horovod's programs pass it. Returns the operation to
+    run in a graph of TensorFlow 1.
     """
     if tf.executing_eagerly() or tf.inside_function():
         broadcast_(variables, root_rank, process_set=process_set)
@@ -40,9 +40,9 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The root's object on every rank, by cloudpickle; the root gets its own object back. Other ranks' is not read.
+    """The root's object on every rank, pickled by cloudpickle. The root gets its own; obj of others is ignored.
 
-    Blocks; to be called outside of graphs. session: kept for Horovod's programs, not needed.
+    Blocks; call it outside of graphs. session: ignored; Horovod's programs pass it.
     """
     return exchange.broadcast_object(obj, checked_root(root_rank), name, require_id(process_set))
 
@@ -54,7 +54,7 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """broadcast_object with all arguments but the object set."""
+    """broadcast_object() with all arguments bound except the object."""
 
     def broadcast(obj: Any) -> Any:
         return broadcast_object(obj, root_rank, session, name, process_set)
@@ -66,15 +66,15 @@ def broadcast_object_fn(
 def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """The objects of all ranks of the set, by rank, by cloudpickle. Blocks; to be called outside of graphs."""
+    """The objects of all ranks of the set in the order of ranks, by cloudpickle. Blocks; call it outside of graphs."""
     return exchange.allgather_object(obj, name, require_id(process_set))
 
 
 @tf.autograph.experimental.do_not_convert
 def broadcast_global_variables(root_rank: int) -> Any:
-    """In a graph of TensorFlow 1: the operation that gives all global variables the root's values.
+    """In a graph of TensorFlow 1: the operation that overwrites all global variables with the root's values.
 
-    RuntimeError in eager mode, where there are no global variables; use broadcast_variables.
+    RuntimeError in eager mode, which has no global variables; use broadcast_variables().
     """
     if tf.executing_eagerly():
         raise RuntimeError(

@@ -1,4 +1,4 @@
-"""The gradients of one step, reduced over the ranks. Used by the tape, the optimizers and the aggregation."""
+"""Reduces the gradients of one step over the ranks. Used by the tape, the optimizers and the aggregation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sirtaki.tensorflow.tensors import identity
 
 @dataclass
 class GradientReducer:
-    """How gradients are reduced. Fields as the arguments of DistributedGradientTape, checked by make().
+    """How gradients are reduced. The fields are the arguments of DistributedGradientTape, checked by make().
 
     A gradient that is None on this rank counts as zeros (see sirtaki.tensorflow.agreement).
     """
@@ -50,7 +50,7 @@ class GradientReducer:
         process_set: ProcessSet = global_process_set,
         scale_local_gradients: bool = True,
     ) -> GradientReducer:
-        """ValueError for what does not fit together; the predivision changes the order of operations only."""
+        """ValueError for arguments that contradict each other. Predivision changes the order of operations only."""
         factor = checked_predivide(gradient_predivide_factor, op)
         how = Reduction(*reduction(op, 1.0 / factor, factor, process_set))
         count, listed = checked_groups(num_groups, groups, identity)
@@ -59,7 +59,7 @@ class GradientReducer:
         )
 
     def add_local(self, variable: Any) -> None:
-        """The gradient of this variable stays this rank's own. ValueError for what no gradient can belong to."""
+        """This rank's gradient of the variable is not reduced. ValueError unless it is a variable or a tensor."""
         if not hasattr(variable, "assign") and not tf.is_tensor(variable):
             raise ValueError(f"local must be a variable or tensor, got {type(variable).__name__} {variable!r:.80}")
         self.local[identity(variable)] = variable
@@ -72,9 +72,9 @@ class GradientReducer:
         return not core.is_initialized() or core.rank() in core.process_sets().get(self.how.group, [core.rank()])
 
     def reduce(self, grads: Sequence[Any], variables: Sequence[Any], name: str = "gradient") -> list[Any]:
-        """The reduced gradients, in the order of the variables; local ones are divided by the number of ranks.
+        """The reduced gradients, in the order of the variables. Local ones are divided by the number of ranks.
 
-        A rank outside the process set keeps its own, as they are.
+        A rank outside the process set gets its own gradients back.
         """
         if not self.takes_part():
             return list(grads)
@@ -121,7 +121,7 @@ class GradientReducer:
         return None if tf.executing_eagerly() else name
 
     def _units(self, places: list[int], variables: list[Any]) -> list[list[int]]:
-        """Which gradients travel as one request. In eager mode all do: each call waits for its result."""
+        """Which gradients form one request. In eager mode all do, because each call waits for its result."""
         if not places:
             return []
         if tf.executing_eagerly():

@@ -27,7 +27,7 @@ Gradients = list[Any]
 
 
 def _grad_name(op: Any) -> str | None:
-    """The gradient's calls are named after the forward call; those of a nameless one are numbered."""
+    """Derived from the forward call's name; unnamed calls are numbered."""
     name = name_of(op.inputs[-1])
     return None if name is None else f"{name}.grad"
 
@@ -42,7 +42,7 @@ def _reduction(op: Any, verb: str) -> Reduction:
 def _of_floats(
     op: Any, grads: Sequence[Any], reduce: Callable[[list[tf.Tensor], list[tf.Tensor]], Sequence[tf.Tensor]]
 ) -> Gradients:
-    """Gradients of all inputs: `reduce(grads, inputs)` for those with a floating dtype, none for the others."""
+    """`reduce(grads, inputs)` for the inputs with a floating dtype, None for the others."""
     tensors = op.inputs[: len(op.outputs)]
     places = [i for i, tensor in enumerate(tensors) if tensor.dtype.is_floating]
     dense = [_dense(grads[i], op.outputs[i]) for i in places]
@@ -64,7 +64,7 @@ def _allreduce(op: Any, *grads: Any) -> Gradients:
 
 @tf.RegisterGradient("SirtakiBroadcast")
 def _broadcast(op: Any, *grads: Any) -> Gradients:
-    """The average of the gradients on the root, zero elsewhere."""
+    """On the root the average of the gradients, on the others zero."""
     group, root = op.get_attr("process_set"), op.get_attr("root_rank")
 
     def reduce(dense: list[tf.Tensor], _: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -77,7 +77,7 @@ def _broadcast(op: Any, *grads: Any) -> Gradients:
 
 @tf.RegisterGradient("SirtakiAllgather")
 def _allgather(op: Any, *grads: Any) -> Gradients:
-    """The average of the gradients, of which each rank keeps the rows that it contributed."""
+    """The average of the gradients; each rank gets the rows that it contributed."""
     group, name = op.get_attr("process_set"), _grad_name(op)
 
     def reduce(dense: list[tf.Tensor], inputs: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -93,7 +93,7 @@ def _allgather(op: Any, *grads: Any) -> Gradients:
 
 @tf.RegisterGradient("SirtakiAlltoall")
 def _alltoall(op: Any, grad: Any, _unused: Any) -> Gradients:
-    """Rows go back where they came from; rows that were not sent have no gradient."""
+    """Rows go back to the rank that sent them; rows that were not sent have no gradient."""
     tensor, received = op.inputs[0], op.outputs[1]
     if not tensor.dtype.is_floating:
         return [None] * 3
@@ -106,7 +106,7 @@ def _alltoall(op: Any, grad: Any, _unused: Any) -> Gradients:
 
 @tf.RegisterGradient("SirtakiReducescatter")
 def _reducescatter(op: Any, *grads: Any) -> Gradients:
-    """The gradients of all parts, joined; Horovod multiplies by the number of ranks for Sum."""
+    """The gradients of all parts, joined. As Horovod does, multiplied by the number of ranks for Sum."""
     how = _reduction(op, "reducescatter")
 
     def reduce(dense: list[tf.Tensor], _: list[tf.Tensor]) -> list[tf.Tensor]:

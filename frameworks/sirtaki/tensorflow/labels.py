@@ -1,12 +1,13 @@
-"""What ops are called between the ranks.
+"""The names of ops in requests to other ranks.
 
-A label is a uint8 tensor with the request's name in UTF-8; an empty one lets the core number the calls. In eager mode
-that is the rule, so that ranks must make nameless calls in the same order. In a graph every op has a name, which the
-ranks must have in common whenever they trace the same program: it is made of the names of the function and of those it
-is nested in, and of what the op is called, made unique within its graph. What TensorFlow and Keras number through the
-whole process is left out, since a rank that traced more often, or made one more layer, has other numbers: the ends of
-functions' names; the names of branches and loops, which are numbered here within the graph around them, in the order
-in which they first hold a collective; the name scope around an op that the program did not name.
+A label is a uint8 tensor with the request's name in UTF-8. In eager mode it is usually empty, and the core numbers the
+calls; so ranks must make unnamed calls in the same order. In a graph every op has a name, which is equal on all ranks
+that trace the same program: the names of the functions around it, then the op's own, made unique within its graph.
+
+Numbers that TensorFlow and Keras count through the whole process are left out, since they differ on a rank that traced
+more often or made one more layer. These are the ends of functions' names, the name scope around an unnamed op, and the
+names of branches and loops. Branches and loops are numbered here within their outer graph, in the order of their first
+collectives.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from sirtaki.checks.arguments import checked_name
 _NUMBERS = re.compile(r"(_\d+)+$")
 _PREFIX = "sirtaki/"
 _places: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # of a branch or loop in its outer graph
-_counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # how many of them an outer graph has
+_counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # how many an outer graph has
 
 
 def in_xla() -> bool:
@@ -51,7 +52,7 @@ def _eager_label(name: str) -> tf.Tensor:
 
 
 def label(name: str | None, what: str, ignore_name_scope: bool = False) -> tf.Tensor:
-    """The label of an op that is about to be made. what: what it is called in a graph if it has no name."""
+    """The label of an op that is about to be made. what: its name in a graph if the program gave none."""
     if name is not None:
         checked_name(name)
     if tf.executing_eagerly():
@@ -69,7 +70,7 @@ def _unique(name: str, ignore_name_scope: bool) -> str:
 
 
 def functions(graph: Any) -> list[str]:
-    """The names of the functions that are being traced, the outermost first; they are the same on all ranks."""
+    """The names of the functions under trace, outermost first; equal on all ranks."""
     names: list[str] = []
     while graph is not None and hasattr(graph, "outer_graph"):
         names.insert(0, _name(graph))
@@ -88,6 +89,6 @@ def _name(graph: Any) -> str:
 
 
 def name_of(made: tf.Tensor) -> str | None:
-    """The name in the label of an op that exists, None if the core numbers it."""
+    """The name in the label of an existing op; None if the core numbers it."""
     value = tf.get_static_value(made)
     return bytes(value.tolist()).decode() if value is not None and value.size else None

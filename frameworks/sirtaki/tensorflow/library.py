@@ -1,4 +1,4 @@
-"""Loads the compiled kernels into TensorFlow and connects them with the process's engine."""
+"""Loads the compiled kernels into TensorFlow and connects them to this process's engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FILE = Path(__file__).parent.parent / "_tensorflow_ops.so"
 
 
 def _load() -> Any:
-    """The module of op functions that TensorFlow generates. ImportError with the loader's words."""
+    """The module of op functions that TensorFlow generates. ImportError with the loader's message."""
     table = core.c_api()  # raises ImportError itself if the core is missing
     if not _FILE.exists():
         raise ImportError(f"Sirtaki's TensorFlow kernels are not installed: no {_FILE}; install the package with pip")

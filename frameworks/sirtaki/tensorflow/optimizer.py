@@ -1,4 +1,4 @@
-"""DistributedOptimizer for the optimizers of tf.compat.v1; those of Keras are served by sirtaki.keras."""
+"""DistributedOptimizer for the optimizers of tf.compat.v1; sirtaki.keras handles Keras optimizers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sirtaki.tensorflow.parameter_check import after_step
 
 
 class _Distributed:
-    """What is put in front of the optimizer's own class."""
+    """The class in front of the optimizer's own class."""
 
     _reducer: GradientReducer
     _aggregation: LocalGradientAggregationHelper
@@ -29,7 +29,7 @@ class _Distributed:
 
     @tf.autograph.experimental.do_not_convert
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """As the optimizer's own, reduced over the ranks."""
+        """The optimizer's compute_gradients(), with the gradients reduced over the ranks."""
         pairs = super().compute_gradients(*args, **kwargs)
         self._computed = True
         if not pairs:
@@ -39,9 +39,9 @@ class _Distributed:
 
     @tf.autograph.experimental.do_not_convert
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        """As the optimizer's own, for what compute_gradients() returned.
+        """The optimizer's apply_gradients(), for the result of compute_gradients().
 
-        RuntimeError for other gradients, which nobody has reduced.
+        RuntimeError for other gradients, which would not be reduced.
         """
         if not self._computed:
             raise RuntimeError(
@@ -55,7 +55,7 @@ class _Distributed:
         return self._aggregation.apply_gradients(step, [grad for grad, _ in pairs])
 
     def _checked(self, apply: Callable[[], Any], variables: list[Any]) -> Any:
-        """Updates the variables, and compares them over the ranks if SIRTAKI_CHECK_PARAMETERS asks for it."""
+        """Updates the variables, and compares them between ranks if SIRTAKI_CHECK_PARAMETERS is set."""
         done, group = apply(), self._reducer.how.group
         if self._check is None or raw.known_size(group) == 1 or not self._reducer.takes_part():
             return done
@@ -93,10 +93,10 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
 ) -> Any:
     """An optimizer of the same class and state that reduces gradients over the ranks before it applies them.
 
-    optimizer: a tf.compat.v1.train.Optimizer, which is reduced in compute_gradients(), or a Keras optimizer (see
-    sirtaki.keras.DistributedOptimizer). backward_passes_per_step: gradients of that many passes are added up (averaged,
-    if average_aggregated_gradients) before they are reduced. The other arguments are those of DistributedGradientTape.
-    name, use_locking, device_*: kept for Horovod's programs. ValueError for anything else.
+    optimizer: a tf.compat.v1.train.Optimizer, which reduces in compute_gradients(), or a Keras optimizer (see
+    sirtaki.keras.DistributedOptimizer). backward_passes_per_step: sums the gradients of that many passes (averages, if
+    average_aggregated_gradients) before it reduces them. The other arguments are those of DistributedGradientTape.
+    name, use_locking, device_*: ignored; Horovod's programs pass them. ValueError for anything else.
     """
     check_devices(device_dense=device_dense, device_sparse=device_sparse)
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):

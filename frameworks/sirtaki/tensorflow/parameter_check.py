@@ -1,6 +1,6 @@
-"""Comparing the ranks' variables, of an optimizer or as the program asks for it. See sirtaki.checks.parameter_check.
+"""Compares the ranks' variables, after an optimizer's update or when the program asks for it.
 
-In a graph only the checksums and their comparison are Python's; the exchange is an op, which holds no thread.
+See sirtaki.checks.parameter_check. In a graph only checksums and comparison run in Python; the exchange is an op.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ def _name(variable: Any) -> str:
 
 @tf.autograph.experimental.do_not_convert
 def check_parameters(variables: Sequence[Any], process_set: ProcessSet = global_process_set) -> Any:
-    """Compares the ranks' values bit by bit, by checksums, once all ranks of the set have called it.
+    """Compares the ranks' values bit by bit, by checksums. Every rank of the set must call it.
 
-    variables: of TensorFlow or Keras, the same on every rank. In eager mode HorovodInternalError on every rank, naming
-    the first that differs; in a graph the same as UnknownError. In a graph of TensorFlow 1: the operation to run.
+    variables: of TensorFlow or Keras, the same on every rank. In eager mode HorovodInternalError on every rank names
+    the first variable that differs; in a graph it is an UnknownError. In a graph of TensorFlow 1, returns the operation
+    to run.
     """
     group = require_id(process_set)
     listed = check_variables(variables)
@@ -41,7 +42,7 @@ def check_parameters(variables: Sequence[Any], process_set: ProcessSet = global_
 
 @tf.autograph.experimental.do_not_convert
 def after_step(check: ParameterCheck, variables: Sequence[Any], process_set: int) -> Any:
-    """Counts an update of the variables and compares them if that is due; in a graph the operation that does it."""
+    """Counts an update, and compares the variables if that is due. In a graph, returns the operation that does it."""
     if tf.executing_eagerly():
         check.after_step(lambda: _described(variables), process_set)
         return None
@@ -75,5 +76,5 @@ def _compared(variables: Sequence[Any], group: int, what: str, when: Callable[[]
 
 
 def _read(variable: Any) -> tf.Tensor:
-    """The value now; a Keras variable has a TensorFlow variable in it."""
+    """The current value. A Keras variable wraps a TensorFlow variable."""
     return (variable if isinstance(variable, tf.Variable) else variable.value).read_value()

@@ -1,8 +1,7 @@
-"""Which ops of a function keep their place in the program, and which are free of it.
+"""Which ops of a function run in the program's order, and which run as soon as they can.
 
-TensorFlow runs the ops of a function in the program's order where they use the same variables, and those with side
-effects that use none among themselves. A loop that trains uses variables and a join uses none, so nothing would keep
-the one before the other.
+TensorFlow keeps the program's order between ops that use the same variables, and between stateful ops that use none. A
+training loop uses variables and a join uses none, so nothing would keep them in order.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps
 from tensorflow.python.framework import ops as framework_ops
 
-_GATES = "sirtaki_gates"  # a collection of the graph: what comes later in it comes after these
+_GATES = "sirtaki_gates"  # a graph collection: later ops of the graph run after these
 Made = TypeVar("Made")
 
 
 def free_of_order(made: tf.Tensor) -> None:
-    """Lets a function run this op as soon as its inputs are there: collectives that wait for each other would hang.
+    """Lets a function run this op as soon as its inputs exist; collectives in a fixed order could deadlock.
 
-    It still comes after what in_place() has made.
+    It still runs after ops made by in_place().
     """
     manager = _manager()
     if manager is None:
@@ -31,7 +30,7 @@ def free_of_order(made: tf.Tensor) -> None:
 
 
 def in_place(make: Callable[[], Made]) -> Made:
-    """The op that `make` makes; in a function it runs after everything before it, and before everything after it."""
+    """Makes an op by `make`. In a function it runs after all ops before it, and before all ops after it."""
     if _manager() is None:
         return make()
     graph = framework_ops.get_default_graph()
@@ -44,18 +43,18 @@ def in_place(make: Callable[[], Made]) -> Made:
 
 
 def _manager() -> Any:
-    """What gives the ops of the function under trace their order; None in eager mode and in graphs with a session."""
+    """The object that orders the ops of the function under trace; None in eager mode and in graphs with a session."""
     return None if tf.executing_eagerly() else framework_ops.get_default_graph().experimental_acd_manager
 
 
 def _gates(graph: Any) -> list[Any]:
-    """Its own; TensorFlow gives a nested function's graph the collections of the one around it as well."""
+    """The gates of this graph alone. TensorFlow copies an outer graph's collections into nested functions."""
     return [gate for gate in graph.get_collection(_GATES) if gate.graph is graph]
 
 
 @auto_control_deps.register_acd_resource_resolver
 def _uses_all_resources(op: Any, _reads: Any, writes: Any) -> bool:
-    """Says of a gate that it uses every variable, so that TensorFlow itself keeps later users of one behind it."""
+    """Declares that a gate uses every variable, so TensorFlow runs later users of any variable after it."""
     if op.type != "NoOp" or not any(op is gate for gate in _gates(op.graph)):
         return False
     known = len(writes)

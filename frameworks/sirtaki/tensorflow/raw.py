@@ -1,7 +1,7 @@
-"""One op for each verb, on checked arguments. The gradients are registered in gradients.py.
+"""One op for each verb, on checked arguments. gradients.py registers the gradients.
 
-Several tensors are one unit. `name` None: see labels.py. `group` is a process set's id. In a graph the ops are free of
-TensorFlow's order of side effects: which one runs first must not matter, or ranks could wait for each other.
+Several tensors are one request. `name` None: see labels.py. `group` is a process set's id. In a graph, ops are not in
+TensorFlow's order of side effects: their order must not matter, or ranks could wait for each other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _QUESTIONS = ("rank", "size", "local_rank", "local_size", "included", "rank_in_s
 
 
 class Reduction(NamedTuple):
-    """How to reduce: what sirtaki.checks.arguments.reduction() gives."""
+    """How to reduce: the result of sirtaki.checks.arguments.reduction()."""
 
     op: int = int(Average)
     prescale: float = 1.0
@@ -32,7 +32,7 @@ class Reduction(NamedTuple):
 
     @classmethod
     def of(cls, op: Any) -> Reduction:
-        """That of an op which exists."""
+        """The reduction of an existing op."""
         prescale, postscale = (real(op.get_attr(name)) for name in ("prescale_bits", "postscale_bits"))
         return cls(op.get_attr("reduce_op"), prescale, postscale, op.get_attr("process_set"))
 
@@ -51,12 +51,12 @@ def _bits(value: float) -> int:
 
 
 def real(bits: int) -> float:
-    """The double of an attribute."""
+    """The double in an attribute written by _bits()."""
     return struct.unpack("<d", struct.pack("<q", bits))[0]
 
 
 def _circumstances() -> dict[str, Any]:
-    """Where the program asked, and whether the thread that runs the op will only wait for it."""
+    """The call site, and whether the thread that runs the op has nothing else to do than to wait for it."""
     return {"site": call_site(), "eager": int(tf.executing_eagerly())}
 
 
@@ -106,29 +106,29 @@ def reducescatter(tensors: Sequence[tf.Tensor], name: str | None, how: Reduction
 
 
 def barrier(group: int) -> Any:
-    """Keeps its place in the program."""
+    """Runs in the program's order."""
     refuse_xla()
     called = label(None, "barrier")
     return in_place(lambda: ops.sirtaki_barrier(label=called, process_set=group, **_circumstances()))
 
 
 def join() -> tf.Tensor:
-    """The last rank to join, int32. Keeps its place in the program."""
+    """The last rank to join, int32. Runs in the program's order."""
     refuse_xla()
     called = label(None, "join")
     return in_place(lambda: ops.sirtaki_join(label=called, **_circumstances()))
 
 
 def ask(question: str, group: int = 0, name: str | None = None) -> tf.Tensor:
-    """An int32 scalar that is found out when the op runs."""
+    """An int32 scalar that is computed when the op runs."""
     return ops.sirtaki_topology(question=_QUESTIONS.index(question), process_set=group, name=name)
 
 
 def ask_again(op: Any) -> tf.Tensor:
-    """What an op that exists asks."""
+    """The question of an existing op."""
     return ops.sirtaki_topology(question=op.get_attr("question"), process_set=op.get_attr("process_set"))
 
 
 def known_size(group: int) -> int | None:
-    """The number of ranks of a process set, as far as it is known while the program is built."""
+    """The number of ranks of a process set if it is known while the program is built, else None."""
     return len(core.process_sets().get(group, ())) or None if core.is_initialized() else None

@@ -1,4 +1,4 @@
-"""The start of a monitored session of TensorFlow 1, where all ranks get one rank's variables."""
+"""Broadcasts variables when a monitored session of TensorFlow 1 starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sirtaki.tensorflow.functions import broadcast_global_variables
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
-    """Gives all global variables the root's values when a session has been made, from a checkpoint or anew.
+    """Overwrites all global variables with the root's values once a session exists, new or from a checkpoint.
 
     For tf.compat.v1.train.MonitoredTrainingSession(hooks=[...]), on every rank. device: where the assignments run.
     """
@@ -22,7 +22,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
         self._operation: Any = None
 
     def begin(self) -> None:
-        """Before the graph is finished."""
+        """TensorFlow calls it before it finalizes the graph."""
         if self._operation is None or self._operation.graph is not tf.compat.v1.get_default_graph():
             with tf.device(self._device or None):
                 self._operation = broadcast_global_variables(self._root_rank)

@@ -1,4 +1,4 @@
-"""IndexedSlices: each rank's rows are merged, gathered and added up; as a dense tensor once that is less traffic."""
+"""IndexedSlices: merges each rank's rows, gathers and sums them; sends a dense tensor if that is less data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def merged(slices: tf.IndexedSlices) -> tf.IndexedSlices:
 
 
 def _wide(values: tf.Tensor) -> tf.Tensor:
-    """16-bit floats as float32, in which they are added up."""
+    """16-bit floats as float32, the dtype of their sums."""
     return tf.cast(values, tf.float32) if values.dtype in (tf.float16, tf.bfloat16) else values
 
 
@@ -45,7 +45,7 @@ def reduce_slices(
 ) -> tf.IndexedSlices:
     """The sum or average over the ranks, each index once; scaled as a dense tensor is.
 
-    The row numbers travel first and tell every rank alike whether the rows or the whole table is less to send.
+    The row indices are gathered first. By them all ranks decide alike whether to send rows or the whole table.
     """
     _check(how)
     own = merged(slices)
@@ -55,7 +55,7 @@ def reduce_slices(
     def called(what: str) -> str | None:
         return None if name is None else f"{name}.{what}"
 
-    # On the wire always int64: a rank that has no gradient does not know which dtype the others' indices have.
+    # Always sent as int64: a rank without a gradient does not know the dtype of the others' indices.
     (gathered,) = raw.allgather([tf.cast(own.indices, tf.int64)], called("indices"), how.group, **scope)
 
     def by_rows() -> tuple[tf.Tensor, tf.Tensor]:
@@ -88,7 +88,7 @@ def _choose(condition: tf.Tensor, yes: Callable[[], Any], no: Callable[[], Any])
 
 
 def _announce(name: str | None, rows: tf.Tensor, table_rows: tf.Tensor) -> None:
-    """Says once for each name that it is reduced as a table."""
+    """Logs once for each name that it is reduced as a table."""
     key = name or ""
 
     def say(rows_now: Any, table_rows_now: Any) -> None:

@@ -1,4 +1,4 @@
-"""Averages of rows that were gathered rather than reduced, by the rule of docs/arithmetic.md."""
+"""Averages of gathered rows, by the rule of docs/arithmetic.md."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _POWERS = [1 << i for i in range(31)]
 def average_slices(slices: tf.IndexedSlices, ranks: tf.Tensor, merged: Merge) -> tf.IndexedSlices:
     """Each index once, divided by `ranks` (an int32 scalar); integers are truncated toward zero.
 
-    slices: no 16-bit floats. merged: adds up the rows of one index.
+    slices: no 16-bit floats. merged: sums the rows of each index.
     """
     average = _average_floats if slices.values.dtype.is_floating else _average_integers
     return average(slices, ranks, merged)
 
 
 def _average_floats(slices: tf.IndexedSlices, ranks: tf.Tensor, merged: Merge) -> tf.IndexedSlices:
-    """Halved until no sum can leave the range, which rounds nothing. Rounding must not make the result infinite."""
+    """Halves the values until no sum can overflow; halving is exact. Rounding must not make the result infinite."""
     dtype = slices.values.dtype
     power = tf.gather(_POWERS, tf.searchsorted(_POWERS, [ranks])[0])
     halved = slices.values / tf.cast(power, dtype)
@@ -31,7 +31,7 @@ def _average_floats(slices: tf.IndexedSlices, ranks: tf.Tensor, merged: Merge) -
 
 
 def _average_integers(slices: tf.IndexedSlices, ranks: tf.Tensor, merged: Merge) -> tf.IndexedSlices:
-    """By quotients and remainders, whose sums fit into 64 bits."""
+    """Sums quotients and remainders separately; both sums fit into 64 bits."""
     wide, divisor = tf.cast(slices.values, tf.int64), tf.cast(ranks, tf.int64)
     quotients = wide // divisor
     total = merged(tf.IndexedSlices(quotients, slices.indices, slices.dense_shape))

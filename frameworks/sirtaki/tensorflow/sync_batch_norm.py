@@ -15,10 +15,10 @@ from sirtaki.tensorflow.raw import Reduction
 
 @keras.saving.register_keras_serializable("sirtaki")
 class SyncBatchNormalization(keras.layers.BatchNormalization):
-    """As keras.layers.BatchNormalization, with mean and variance over all ranks of the process set while training.
+    """keras.layers.BatchNormalization with mean and variance over all ranks of the process set while training.
 
-    fused: False, or ValueError: TensorFlow's fused kernel knows one rank only. The ranks' batches may differ in size.
-    Counts and sums travel in one float64 tensor, so that the variance as a difference loses nothing that float32 holds.
+    fused: False, else ValueError: TensorFlow's fused kernel knows one rank only. The batch sizes of the ranks may
+    differ. Counts and sums are one float64 tensor, so the variance (a difference) keeps the precision of float32.
     """
 
     def __init__(self, fused: bool = False, process_set: ProcessSet = global_process_set, **kwargs: Any) -> None:
@@ -41,7 +41,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
             tf.reduce_sum(tf.square(wide) * weights, axes),
             tf.reduce_sum(weights, axes),
         ]
-        # Keras numbers layers through the whole process: their names, in the name scope, may differ by rank.
+        # Keras numbers layers through the whole process, so the names in the name scope may differ by rank.
         (sums,) = raw.allreduce([tf.stack(parts)], None, Reduction(int(Sum), group=group), ignore_name_scope=True)
         mean, square = tf.math.divide_no_nan(sums[0], sums[2]), tf.math.divide_no_nan(sums[1], sums[2])
         variance = tf.maximum(square - tf.square(mean), 0.0)
@@ -49,7 +49,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
 
 
 def _spread(mask: tf.Tensor, like: tf.Tensor) -> tf.Tensor:
-    """The mask with the shape of what it masks."""
+    """The mask, broadcast to the shape of the masked tensor."""
     for _ in range(like.shape.rank - mask.shape.rank):
         mask = mask[..., tf.newaxis]
     return tf.broadcast_to(mask, tf.shape(like))

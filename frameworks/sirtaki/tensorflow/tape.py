@@ -16,7 +16,7 @@ from sirtaki.tensorflow.gradient_reducer import GradientReducer
 
 
 class _Distributed:
-    """What is put in front of the tape's own class."""
+    """The class in front of the tape's own class."""
 
     _reducer: GradientReducer
     _local_layers: Sequence[Any] = ()
@@ -30,7 +30,7 @@ class _Distributed:
         use_generic_names: bool = False,
         unconnected_gradients: tf.UnconnectedGradients = tf.UnconnectedGradients.NONE,
     ) -> Any:
-        """As the tape's own, reduced over the ranks. use_generic_names: kept for Horovod's programs, not needed."""
+        """The tape's gradient(), reduced over the ranks. use_generic_names: ignored; Horovod's programs pass it."""
         grads = super().gradient(target, sources, output_gradients, unconnected_gradients)
         for layer in self._local_layers:
             for weight in layer.trainable_weights:
@@ -39,13 +39,13 @@ class _Distributed:
         return tf.nest.pack_sequence_as(grads, reduced)
 
     def register_local_source(self, source: Any) -> None:
-        """The gradient of this source is not reduced."""
+        """This rank's gradient of the source is not reduced."""
         self._reducer.add_local(source)
 
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
     ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
-        """What gradient() gives, as two lists of pairs (source, gradient): local sources, then the others."""
+        """The result of gradient() as two lists of (source, gradient): local sources, then the others."""
         grads = self.gradient(target, sources, output_gradients, use_generic_names)
         parts: tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]] = ([], [])
         for source, grad in zip(tf.nest.flatten(sources), tf.nest.flatten(grads), strict=True):
@@ -72,13 +72,14 @@ def DistributedGradientTape(  # noqa: N802  Horovod's name
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """A tape that goes on with what this one recorded and whose gradient() is reduced over the ranks.
+    """A tape that continues this tape's recording, and whose gradient() is reduced over the ranks.
 
-    Sources are named by their order in gradient(), which must be the same on all ranks. sparse_as_dense: IndexedSlices
-    travel as tables. op: Average, Sum or Adasum. gradient_predivide_factor f, for Average only: gradients are divided
-    by f before the sum and by size/f after it. groups: how many equal groups, or lists of variables; a group travels as
-    one request (in eager mode all gradients do). scale_local_gradients: gradients of local sources are divided by the
-    number of ranks. device_*: kept for Horovod's programs. ValueError for arguments that do not fit together.
+    Sources are named by their order in gradient(), which must be equal on all ranks. sparse_as_dense: sends
+    IndexedSlices as tables. op: Average, Sum or Adasum. gradient_predivide_factor f, for Average only: gradients are
+    divided by f before the sum and by size/f after it. groups: a number of equal groups, or lists of variables; each
+    group is one request (in eager mode there is only one). scale_local_gradients: divides the gradients of local
+    sources by the number of ranks. device_*: ignored; Horovod's programs pass them. ValueError for arguments that
+    contradict each other.
     """
     check_devices(device_dense=device_dense, device_sparse=device_sparse)
     if not isinstance(gradtape, tf.GradientTape):
@@ -117,9 +118,9 @@ def PartialDistributedGradientTape(  # noqa: N802  Horovod's name
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """DistributedGradientTape, but for the weights of some Keras layers, which stay each rank's own.
+    """DistributedGradientTape that does not reduce the gradients of some Keras layers' weights.
 
-    local_layers: a layer or a list of them; ValueError for anything else.
+    local_layers: a layer or a list of layers; ValueError for anything else.
     """
     layers = _layers(local_layers)
     tape = DistributedGradientTape(
@@ -135,7 +136,7 @@ def PartialDistributedGradientTape(  # noqa: N802  Horovod's name
         process_set,
         scale_local_gradients,
     )
-    tape._local_layers = layers  # which may not have weights before the tape records
+    tape._local_layers = layers  # read later: they may have no weights yet
     return tape
 
 

@@ -1,4 +1,4 @@
-"""What the program hands over: tensors, lists of them, variables; refused with the value if it is something else."""
+"""Checks the program's arguments: tensors, lists of them, variables. Errors show the wrong value."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-# As in the ops' definitions.
+# The same dtypes as in the ops' definitions.
 _DTYPES = frozenset(
     {
         *(tf.bool, tf.uint8, tf.int8, tf.uint16, tf.int16, tf.uint32, tf.int32, tf.uint64, tf.int64),
@@ -34,7 +34,7 @@ def identity(variable: Any) -> int:
 
 
 def to_tensor(value: Any) -> tf.Tensor:
-    """A dense tensor of a dtype that can be sent; TypeError for what cannot become one."""
+    """A dense tensor of a supported dtype; TypeError for any other value."""
     if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
         raise TypeError(f"a {_shown(value)} is no dense tensor; {_remedy(value)}")
     try:
@@ -61,7 +61,7 @@ def _remedy(value: Any) -> str:
 
 
 def check_list(tensors: Any) -> list[Any]:
-    """The tensors of a grouped call as a list; ValueError if it is no list or holds nothing."""
+    """The tensors of a grouped call as a list; ValueError if it is no list or empty."""
     if isinstance(tensors, (tf.Tensor, tf.Variable, tf.IndexedSlices)) or not isinstance(tensors, Sequence):
         raise ValueError(f"a grouped call takes a list of tensors, got {_shown(tensors)}")
     if not tensors:
@@ -70,12 +70,12 @@ def check_list(tensors: Any) -> list[Any]:
 
 
 def to_tensors(tensors: Any) -> list[tf.Tensor]:
-    """The same as dense tensors."""
+    """check_list() and to_tensor() for each tensor."""
     return [to_tensor(tensor) for tensor in check_list(tensors)]
 
 
 def check_variables(variables: Any) -> list[Any]:
-    """Variables of TensorFlow or Keras as a list; ValueError if there is anything else, or a variable by itself."""
+    """TensorFlow or Keras variables as a list; ValueError for a single variable or if there is anything else."""
     if hasattr(variables, "assign") or not hasattr(variables, "__iter__"):
         raise ValueError(f"variables must be a list of variables, got {_shown(variables)}")
     listed = list(variables)

@@ -1,7 +1,7 @@
 """Collectives in vectorized loops (tf.vectorized_map, GradientTape.jacobian): one call for all iterations.
 
-TensorFlow itself would run the iterations at once under one name, and the ranks would pair those of different ones.
-Registered when this module is imported. All ranks must run as many iterations.
+Without this, TensorFlow runs the iterations concurrently under one name, and ranks would pair different iterations.
+Importing this module registers it. All ranks must run the same number of iterations.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _refused(why: str) -> NotImplementedError:
 
 
 def _name(op: Any) -> str | None:
-    """Other than that of the op in the loop's body, which TensorFlow runs once all the same."""
+    """Differs from the name of the op in the loop's body, because TensorFlow runs that op once, too."""
     name = name_of(op.inputs[-1])
     path = "/".join([*functions(framework_ops.get_default_graph()), ""])
     return None if name is None else f"{name.removeprefix(path)}.vectorized"
@@ -43,7 +43,7 @@ def _reduction(op: Any) -> Reduction:
 
 
 def _convert(loop: Any, call: Callable[[Tensors, str | None], Tensors], swapped: bool) -> list[Any]:
-    """Makes the call with the tensors of all iterations, stacked before or (swapped) after their first dimension."""
+    """Calls with the tensors of all iterations, stacked before or (swapped) after their first dimension."""
     places = list(range(len(loop.op.inputs) - 1))
     if not any(loop.input(i).is_stacked for i in places):
         return [pfor.wrap(result, False) for result in call([loop.unstacked_input(i) for i in places], _name(loop.op))]
@@ -54,7 +54,7 @@ def _convert(loop: Any, call: Callable[[Tensors, str | None], Tensors], swapped:
 
 
 def _swap(tensor: tf.Tensor) -> tf.Tensor:
-    """With the first two dimensions in the other order."""
+    """The tensor with its first two dimensions swapped."""
     return tf.transpose(tensor, tf.concat([[1, 0], tf.range(2, tf.rank(tensor))], 0))
 
 

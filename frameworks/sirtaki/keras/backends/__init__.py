@@ -1,17 +1,17 @@
-"""What differs between Keras's backends: each module here has the same functions.
+"""The differences between Keras's backends: each module in this package has the same functions.
 
 Compression                          of the framework's adapter
-VARIABLES                            classes of what has a value that can be assigned: Keras's and the framework's
+VARIABLES                            classes of objects with an assignable value: Keras's and the framework's
 in_graph()                           whether a graph is traced now, which will run many times
-run_outside_graph(function)          now, while a graph is traced
-require_alone(process_set)           a compiled step of a rank alone fails when it runs with others
+run_outside_graph(function)          runs it now, while a graph is traced
+require_alone(process_set)           makes a compiled step of a single rank fail if it later runs with other ranks
 kind(gradient)                       NONE, DENSE or SPARSE (sirtaki.keras.agreement)
 have_values(variables)               whether they can be read now
 zeros(variable, kind)                a gradient that adds nothing
 dense(gradient)                      the same gradient, dense
 scaled(gradient, factor)
-reduce(units, options)               [(name, gradients, variables)] to lists of reduced gradients, all in flight at
-                                     once; gradients of one unit travel together
+reduce(units, options)               [(name, gradients, variables)] to lists of reduced gradients, all in progress at
+                                     once; the gradients of one unit are one request
 reduce_max(tensors, name, options)   the largest value on any rank
 after_step(check, variables, process_set)  as ParameterCheck.after_step
 check_parameters(variables, process_set)
@@ -30,7 +30,7 @@ _KNOWN = ("tensorflow", "torch")
 
 
 def load() -> ModuleType:
-    """The module for the backend that Keras runs on. NotImplementedError for others."""
+    """The module for Keras's current backend. NotImplementedError for others."""
     name = keras.backend.backend()
     if name not in _KNOWN:
         raise NotImplementedError(

@@ -32,8 +32,8 @@ def run_outside_graph(function: Callable[[], None]) -> None:
 
 
 def require_alone(process_set: ProcessSet) -> None:
-    """Such a step, which reduces nothing, may be run again after another init(). Not looked at under XLA, which cannot
-    compile the question.
+    """A step compiled on a single rank reduces nothing, and may run again after another init(). Not checked under XLA,
+    which cannot compile the op for it.
     """
     if tf.executing_eagerly() or in_xla() or process_set.included() is False:
         return
@@ -74,7 +74,7 @@ def scaled(gradient: Any, factor: float) -> Any:
 
 
 def reduce(units: Sequence[Unit], options: Options) -> list[list[Any]]:
-    """In a graph these are ops that run as their gradients come; outside of one unit after another."""
+    """In a graph these are ops that run as soon as their gradients exist; outside of one, unit after unit."""
     before, after = options.scales
     results = []
     for name, gradients, _ in units:
@@ -95,7 +95,7 @@ def reduce(units: Sequence[Unit], options: Options) -> list[list[Any]]:
 
 
 def _wide_indices(gradient: Any) -> Any:
-    """Ranks that have no rows send them with 64-bit indices, so all must."""
+    """Ranks without rows send 64-bit indices, so all ranks must."""
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     return tf.IndexedSlices(gradient.values, tf.cast(gradient.indices, tf.int64), gradient.dense_shape)

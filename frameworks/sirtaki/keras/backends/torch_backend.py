@@ -33,7 +33,7 @@ def run_outside_graph(function: Callable[[], None]) -> None:
 
 
 def require_alone(process_set: ProcessSet) -> None:
-    """Nothing is compiled here."""
+    """Nothing to check: no step is compiled."""
 
 
 def have_values(variables: Sequence[Any]) -> bool:
@@ -61,7 +61,7 @@ def _tensor(variable: Any) -> torch.Tensor:
 
 
 def reduce(units: Sequence[Unit], options: Options) -> list[list[torch.Tensor]]:
-    """Gradients that the parameters hold are overwritten, others are left as they are."""
+    """Overwrites gradients that the parameters hold; leaves others unchanged."""
     group = require_id(options.process_set)
     how = (options.op, *options.scales, group)
     started = []
@@ -80,7 +80,7 @@ def reduce(units: Sequence[Unit], options: Options) -> list[list[torch.Tensor]]:
 
 
 def _all_results(handles: Sequence[int]) -> list[Any]:
-    """The results in order. If one fails, the others are waited for all the same, so that no request stays behind."""
+    """The results in order. Waits for all, even if one fails, so that no request stays behind."""
     results, failures = [], []
     for handle in handles:
         try:
@@ -93,7 +93,7 @@ def _all_results(handles: Sequence[int]) -> list[Any]:
 
 
 def _wire(gradient: torch.Tensor, variable: Any, options: Options) -> tuple[torch.Tensor, torch.Tensor, Any]:
-    """(what is sent, where the result goes, what decompress needs)."""
+    """(tensor to send, tensor for the result, context for decompress())."""
     gradient = dense(gradient)
     tensor, ctx = options.compression.compress(gradient.detach())
     own = _tensor(variable) if variable is not None else None

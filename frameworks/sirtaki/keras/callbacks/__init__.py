@@ -1,4 +1,4 @@
-"""Callbacks of distributed training; every rank gives them to fit()."""
+"""Callbacks for distributed training; every rank passes them to fit()."""
 
 from sirtaki.keras.callbacks.best_model import BestModelCheckpoint
 from sirtaki.keras.callbacks.broadcast import BroadcastGlobalVariablesCallback

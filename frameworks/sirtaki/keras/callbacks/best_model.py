@@ -1,4 +1,4 @@
-"""The best model of a training, written to a file that is named later."""
+"""Saves the best model of a training to a file whose name is set later."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
         self.filepath: Any = None
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
-        """ValueError while no file is named."""
+        """ValueError if `filepath` is not set."""
         if self.filepath is None:
             raise ValueError("BestModelCheckpoint has no filepath; set it before fit()")
         super().on_train_begin(logs)

@@ -1,4 +1,4 @@
-"""All ranks begin from the root's model and optimizer."""
+"""Makes all ranks start with the root's model and optimizer."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Gives every rank the root's weights and optimizer state when training begins.
 
-    Where the model of any rank is built only by its first batch, all get them while the step of that batch is compiled,
-    before it runs. Where no distributed optimizer is compiled with it (run_eagerly=True on TensorFlow, a tape of your
-    own), or the step itself makes the variables (a Sequential without an Input on TensorFlow), they
-    get them after it, and the gradients of that batch are those of unequal weights: build the model before.
-    local_variables: those that each rank keeps (see DistributedOptimizer's register_local_var). device: kept for
-    Horovod's programs. ValueError on every rank if the ranks would train different numbers of batches in an epoch, for
-    then the last ones would wait for ever.
+    If any rank's model is built only by its first batch, the broadcast happens while that batch's step is compiled,
+    before it runs. Two cases are later: no distributed optimizer is compiled with the step (run_eagerly=True on
+    TensorFlow, a tape of your own), or the step itself makes the variables (a Sequential without an Input on
+    TensorFlow). Then the broadcast follows the first batch, whose gradients are those of unequal weights: build the
+    model before. local_variables: variables that each rank keeps (see DistributedOptimizer's register_local_var).
+    device: ignored; Horovod's programs pass it. ValueError on every rank if the ranks would train different numbers of
+    batches in an epoch, since some would wait for ever.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._local = {id(generations.load().storage(variable)) for variable in local_variables or ()}
 
     def register_local_var(self, var: Any) -> None:
-        """This variable keeps its value on each rank."""
+        """Each rank keeps its own value of this variable."""
         self._local.add(id(generations.load().storage(var)))
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
@@ -58,7 +58,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         self._broadcast()
 
     def _broadcast_if_there(self) -> None:
-        """Unless TensorFlow gives a rank's variables their first values only once the step is compiled."""
+        """Not while a rank's variables have no values, as on TensorFlow before the step is compiled."""
         there = backends.load().have_values(self.model.weights)
         if all(exchange.allgather_object(there, "keras.values", require_id(self.process_set))):
             self._broadcast()
@@ -78,9 +78,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
 
 def check_same_steps(steps: int | None, built: bool, group: int) -> bool:
-    """Whether all ranks have built their models: one that resumes has, and others have not.
+    """Whether all ranks have built their models. A resumed rank has, others may not.
 
-    ValueError on every rank if the ranks would train different numbers of batches; None: not known beforehand.
+    ValueError on every rank if the ranks would train different numbers of batches. steps: None if unknown.
     """
     by_rank = exchange.allgather_object((steps, built), "keras.beginning", group)
     parts = [part for part, _ in by_rank]

@@ -1,4 +1,4 @@
-"""Learning rates that change from epoch to epoch or from batch to batch."""
+"""Changes the learning rate from epoch to epoch or from batch to batch."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sirtaki.native import core
 class LearningRateScheduleCallback(keras.callbacks.Callback):
     """Sets the learning rate to initial_lr * multiplier(epoch) from start_epoch on and before end_epoch.
 
-    multiplier: a function of the epoch, or a number, which is its power: initial_lr * multiplier ** (epoch -
-    start_epoch). staircase: only at the beginning of each epoch; otherwise before every batch, with an epoch that has a
-    fraction. momentum_correction: what SGD and RMSprop have gathered is scaled with the rate as it changes (Goyal et
-    al. 2017). steps_per_epoch: batches of an epoch, if fit() does not know them. The rate is written to logs["lr"].
-    ValueError without initial_lr, and without staircase where the number of batches is not known.
+    multiplier: a function of the epoch, or a number: then the rate is initial_lr * multiplier ** (epoch - start_epoch).
+    staircase: changes at the beginning of each epoch only; otherwise before every batch, with a fractional epoch.
+    momentum_correction: scales the velocities of SGD and RMSprop as the rate changes (Goyal et al. 2017).
+    steps_per_epoch: batches of an epoch, if fit() does not know them. The rate is written to logs["lr"]. ValueError
+    without initial_lr, and without staircase if the number of batches is unknown.
     """
 
     def __init__(
@@ -90,10 +90,10 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """From initial_lr / size to initial_lr within warmup_epochs, a little with every batch (Goyal et al. 2017).
+    """Raises the rate from initial_lr / size to initial_lr within warmup_epochs, at every batch (Goyal et al. 2017).
 
-    initial_lr: the rate after it, usually that of one process times the number of ranks. verbose: above 0, rank 0 says
-    when it is over.
+    initial_lr: the rate after the warmup, usually one process's rate times the number of ranks. verbose: above 0, rank
+    0 prints when the warmup ends.
     """
 
     def __init__(
@@ -129,11 +129,11 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 
 
 def rate_of(optimizer: Any) -> float:
-    """The learning rate now."""
+    """The current learning rate."""
     return generations.load().rate_of(optimizer)
 
 
 def scale_velocity(optimizer: Any, factor: float) -> None:
-    """Scales what the optimizer has gathered in units of its learning rate."""
+    """Scales the velocities, which are proportional to the learning rate."""
     for variable in generations.load().velocities(optimizer):
         variable.assign(variable * factor)

@@ -14,8 +14,8 @@ from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 class MetricAverageCallback(keras.callbacks.Callback):
     """Replaces the metrics of each epoch, in place, by their means over the ranks.
 
-    List it before callbacks that read metrics (ModelCheckpoint, ReduceLROnPlateau ...). Ranks count alike, whatever
-    number of examples they had. ValueError on every rank if the ranks do not have the same metrics.
+    List it before callbacks that read metrics (ModelCheckpoint, ReduceLROnPlateau ...). Every rank has the same weight,
+    whatever its number of examples. ValueError on every rank if the ranks have different metrics.
     """
 
     def __init__(self, device: str = "", process_set: ProcessSet = global_process_set) -> None:
@@ -28,7 +28,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
 
 def average_metrics(logs: dict[str, Any], epoch: int, process_set: ProcessSet) -> dict[str, float]:
-    """The means of those metrics that are numbers."""
+    """The means of the metrics that are numbers."""
     own = {name: float(value) for name, value in sorted(logs.items()) if _is_number(value)}
     by_rank = exchange.allgather_object(own, f"keras.metrics.{epoch}", require_id(process_set))
     if any(part.keys() != own.keys() for part in by_rank):
@@ -40,7 +40,7 @@ def average_metrics(logs: dict[str, Any], epoch: int, process_set: ProcessSet) -
 
 
 def _mean(values: list[float]) -> float:
-    """Of finite numbers always a finite one, though their sum may not be."""
+    """The mean of finite numbers; finite even if their sum overflows."""
     total = sum(values)
     return total / len(values) if math.isfinite(total) else sum(value / len(values) for value in values)
 

@@ -1,18 +1,18 @@
-"""Which Keras this process trains with, and what differs: Keras 3, or Keras 2 (tf_keras) where tf.keras is that.
+"""Which Keras this process trains with, and the differences: Keras 3, or Keras 2 (tf_keras) if tf.keras is that.
 
-Both modules here have the same names:
+Both modules in this package have the same names:
 
 Optimizer                            the classes of optimizers that can be distributed
-Variable                             of which optimizers train
-steps_for(optimizer)                 what comes before the optimizer's class in the bases of a distributed one
-install_hooks()                      where Keras itself must know of distributed optimizers
-save_as(made, wrapped)               so that files name the wrapped class
+Variable                             the class of variables that optimizers train
+steps_for(optimizer)                 the class in front of the optimizer's class, in the bases of a distributed one
+install_hooks()                      changes Keras itself for distributed optimizers
+save_as(made, wrapped)               makes files name the wrapped class
 set_passes(optimizer, options)       prepares for backward_passes_per_step
 warn_of_passes(optimizer, options)   if a loaded optimizer accumulates and the options do not say so
-build(optimizer, variables)          makes the optimizer's variables, which Keras else does in the first step
-variables_of(optimizer)              all that a step changes
-rate_of(optimizer)                   the learning rate now
-velocities(optimizer)                what it has gathered in units of its learning rate
+build(optimizer, variables)          makes the optimizer's variables, which Keras otherwise makes in the first step
+variables_of(optimizer)              all variables that a step changes
+rate_of(optimizer)                   the current learning rate
+velocities(optimizer)                its variables that are proportional to the learning rate
 storage(variable)                    the backend's variable
 """
 
@@ -22,7 +22,7 @@ import importlib
 import os
 from types import ModuleType
 
-# The words are TensorFlow's. Keras 2 has no other backend.
+# The accepted values are TensorFlow's; Keras 2 has no other backend.
 IS_KERAS_2 = os.environ.get("TF_USE_LEGACY_KERAS") in ("true", "True", "1") and (
     os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow"
 )
@@ -55,7 +55,7 @@ def load() -> ModuleType:
 
 
 def advice_for(optimizer: object) -> str:
-    """What to say of an optimizer of the other Keras; empty for anything else."""
+    """Advice for an optimizer of the other Keras; empty for any other object."""
     if IS_KERAS_2 and type(optimizer).__module__.startswith("keras."):
         return "; TF_USE_LEGACY_KERAS makes Sirtaki serve Keras 2, unset it for Keras 3"
     if not IS_KERAS_2 and type(optimizer).__module__.startswith("tf_keras."):

@@ -18,11 +18,11 @@ Optimizer = (tf_keras.optimizers.Optimizer, _Legacy)
 Variable = tf.Variable
 REDUCED_IN = "apply_gradients()"
 INSTEAD = "Call that"
-_NAMES = ("_keras_api_names", "_keras_api_names_v1")  # what files call a class is looked up in the class itself
+_NAMES = ("_keras_api_names", "_keras_api_names_v1")  # a class's own name in saved files
 
 
 def install_hooks() -> None:
-    """The optimizers' own jit_compile, which Keras 2 sets where there is a GPU, stays: it compiles updates only."""
+    """Keeps the optimizers' own jit_compile, which Keras 2 sets if there is a GPU: it compiles updates only."""
     hooks.install([LossScaleOptimizer, LossScaleOptimizerV3], tf_keras.Model)
 
 
@@ -40,11 +40,11 @@ def save_as(made: type, wrapped: type) -> None:
 
 
 def set_passes(optimizer: Any, options: Options) -> None:
-    """Nothing to prepare: Keras 2 does not accumulate, keras2_steps does."""
+    """Nothing to prepare: keras2_steps accumulates, as Keras 2 does not."""
 
 
 def warn_of_passes(optimizer: Any, options: dict[str, Any]) -> None:
-    """Nothing to say: a loaded optimizer does not accumulate."""
+    """Nothing to warn of: a loaded optimizer does not accumulate."""
 
 
 def build(optimizer: Any, variables: list[Any]) -> None:
@@ -56,7 +56,7 @@ def build(optimizer: Any, variables: list[Any]) -> None:
 
 
 def variables_of(optimizer: Any) -> list[Any]:
-    """With learning rate, hyperparameters and loss scale, which Keras 2 does not count among the variables."""
+    """Includes learning rate, hyperparameters and loss scale, which Keras 2 does not list as variables."""
     inner = _inner(optimizer)
     found = list(inner.weights if isinstance(inner, _Legacy) else inner.variables)
     if isinstance(inner, _Legacy):
@@ -73,7 +73,7 @@ def rate_of(optimizer: Any) -> float:
 
 
 def velocities(optimizer: Any) -> list[Any]:
-    """Those of SGD and RMSprop; other optimizers gather gradients."""
+    """Those of SGD and RMSprop; other optimizers accumulate gradients instead."""
     optimizer = _inner(optimizer)
     if isinstance(optimizer, _Legacy):
         return [slots["momentum"] for slots in optimizer._slots.values() if "momentum" in slots]

@@ -1,8 +1,8 @@
-"""What comes before the user's class in the bases of a distributed optimizer of Keras 2.
+"""The class in front of the user's class, in the bases of a distributed optimizer of Keras 2.
 
-Every way of Keras 2 to apply gradients, `fit` and `minimize` included, goes through `apply_gradients`: of optimizers,
-of legacy ones, of those that scale the loss. There the gradients are summed over the passes and reduced before anybody
-looks at them: before a loss scale asks whether they are finite, and before they are clipped.
+In Keras 2 `fit`, `minimize` and all others apply gradients by `apply_gradients`: of optimizers, legacy optimizers and
+loss-scaling ones. There gradients are summed over the passes and reduced before anything else uses them: before the
+loss scale checks that they are finite, and before clipping.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ do_not_convert = tf.autograph.experimental.do_not_convert
 
 
 class Averaged(Distributed):
-    """For all of them. Pairs are (gradient, variable)."""
+    """Common to all of them. Pairs are (gradient, variable)."""
 
-    _skips_with = True  # the value of the positional argument by which tf.distribute's aggregation is left out
+    _skips_with = True  # value of the positional argument that skips tf.distribute's aggregation
 
     @do_not_convert
     def apply_gradients(self, grads_and_vars: Pairs, *args: Any, **kwargs: Any) -> Any:
-        """As the wrapped class's, with gradients reduced. RuntimeError if they are not to be aggregated."""
+        """The wrapped class's apply_gradients() on reduced gradients. RuntimeError if the caller skips aggregation."""
         attachment, pairs = attachment_of(self), list(grads_and_vars)
         if not pairs or attachment.delegated:
             return self._apply(pairs, args, kwargs)
@@ -64,7 +64,7 @@ class Averaged(Distributed):
             attachment.applying = attachment.reduced = False
 
     def _skips(self, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-        """Whether the caller says that the gradients are aggregated already."""
+        """Whether the caller says that the gradients are already aggregated."""
         return (
             bool(kwargs.get("skip_gradients_aggregation"))
             or not kwargs.get("experimental_aggregate_gradients", True)
@@ -81,11 +81,11 @@ class Averaged(Distributed):
 
 
 class AveragedOptimizer(Averaged):
-    """For the subclasses of tf_keras.optimizers.Optimizer."""
+    """For subclasses of tf_keras.optimizers.Optimizer."""
 
     @do_not_convert
     def aggregate_gradients(self, grads_and_vars: Pairs) -> list[tuple[Any, Any]]:
-        """The pairs with gradients reduced, to be applied with skip_gradients_aggregation=True."""
+        """The pairs with reduced gradients; apply them with skip_gradients_aggregation=True."""
         attachment, pairs = attachment_of(self), list(grads_and_vars)
         if attachment.applying or attachment.delegated or not pairs or not attachment.active():
             return super().aggregate_gradients(pairs)
@@ -103,7 +103,7 @@ class AveragedOptimizer(Averaged):
 
 
 class AveragedLegacy(Averaged):
-    """For the subclasses of tf_keras.optimizers.legacy.Optimizer."""
+    """For subclasses of tf_keras.optimizers.legacy.Optimizer."""
 
     _skips_with = False
 
@@ -119,8 +119,8 @@ def _reduced(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> 
 
 
 def _passes(optimizer: Any, attachment: Attachment) -> LocalGradientAggregationHelper:
-    """What sums gradients up; made once, for it holds the sums. It divides them by the number of passes, as Keras 3
-    does, which reduce_gradients() expects.
+    """The helper that sums gradients; made once, since it holds the sums. It divides them by the number of passes, as
+    Keras 3 does and reduce_gradients() expects.
     """
     if attachment.passes is None:
         options = attachment.options

@@ -38,7 +38,7 @@ def save_as(made: type, wrapped: type) -> None:
 
 
 def set_passes(optimizer: Any, options: Options) -> None:
-    """Keras accumulates gradients itself; the passes become its steps of accumulation."""
+    """Keras itself accumulates gradients; the passes become its gradient_accumulation_steps."""
     passes = options.backward_passes_per_step
     before = attachment_of(optimizer).options.backward_passes_per_step if is_distributed(optimizer) else 1
     if passes == before:
@@ -91,7 +91,7 @@ def rate_of(optimizer: Any) -> float:
 
 
 def velocities(optimizer: Any) -> list[Any]:
-    """Those of SGD and RMSprop; other optimizers gather gradients."""
+    """Those of SGD and RMSprop; other optimizers accumulate gradients instead."""
     optimizer = getattr(optimizer, "inner_optimizer", optimizer)
     if not getattr(optimizer, "momentum", 0):
         return []

@@ -1,7 +1,7 @@
-"""What comes before the user's class in the bases of a distributed optimizer.
+"""The class in front of the user's class, in the bases of a distributed optimizer of Keras 3.
 
-Keras 3's `apply_gradients` calls `apply`; that filters, unscales and accumulates gradients, and calls `_clip_gradients`
-once for each update of the variables: after accumulation and before clipping is where gradients are reduced.
+Keras 3's `apply_gradients` calls `apply`, which filters, unscales and accumulates gradients. It calls `_clip_gradients`
+once for each update of the variables. Gradients are reduced there: after accumulation, before clipping.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sirtaki.keras import backends
 from sirtaki.keras.attachment import attachment_of, compare_ranks, complete, key_of, reduce_gradients, sums_of_passes
 from sirtaki.keras.distributed import Distributed, inner_delegated
 
-OUTER: tuple[type, ...] = tuple(  # hand gradients on to other optimizers; the second came with Keras 3.13
+OUTER: tuple[type, ...] = tuple(  # they pass gradients on to other optimizers; the second is new in Keras 3.13
     getattr(keras.optimizers, name)
     for name in ("LossScaleOptimizer", "MultiOptimizer")
     if hasattr(keras.optimizers, name)
@@ -23,7 +23,7 @@ OUTER: tuple[type, ...] = tuple(  # hand gradients on to other optimizers; the s
 
 
 class _Distributed(Distributed):
-    """What all distributed optimizers of Keras 3 have."""
+    """What all distributed optimizers of Keras 3 have in common."""
 
     def __reduce__(self) -> Any:
         from sirtaki.keras.saving import unpickled
@@ -36,8 +36,8 @@ class _Distributed(Distributed):
     def _variables_of(
         self, gradients: Sequence[Any], trainable_variables: Sequence[Any] | None
     ) -> Sequence[Any] | None:
-        """The variables that belong to the gradients; None if there is nothing to apply. ValueError if not each
-        gradient has a variable: some optimizers would apply such gradients as they are, on each rank its own.
+        """The variables of the gradients; None if there is nothing to apply. ValueError unless each gradient has a
+        variable: some optimizers would apply a rank's own gradients without one.
         """
         if not gradients:
             return None
@@ -52,10 +52,10 @@ class _Distributed(Distributed):
 
 
 class AveragedSteps(_Distributed):
-    """For optimizers that are driven by BaseOptimizer.apply."""
+    """For optimizers that use BaseOptimizer.apply."""
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:
-        """As the wrapped class's, with gradients reduced. RuntimeError if they would be applied without that."""
+        """The wrapped class's apply(), with gradients reduced. RuntimeError if it would apply them unreduced."""
         attachment = attachment_of(self)
         grads = list(grads)
         if trainable_variables is not None:
@@ -92,18 +92,18 @@ class AveragedSteps(_Distributed):
         return super().update_step(gradient, variable, learning_rate)
 
     def _overwrite_variables_directly_with_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> Any:
-        """Scales and histories of 8-bit floats: the largest of all ranks, so that variables stay equal."""
+        """Scales and histories of 8-bit floats get the largest value of all ranks, so that variables stay equal."""
         attachment = attachment_of(self)
         if attachment.active() and not attachment.delegated:
             values = _overwriting(self, grads, vars)
             grads = [values.get(i, grad) for i, grad in enumerate(grads)]
             if len(values) == len(grads):
-                attachment.reduced = True  # nothing else comes
+                attachment.reduced = True  # there are no other gradients
         return super()._overwrite_variables_directly_with_gradients(grads, vars)
 
 
 def _overwriting(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any]) -> dict[int, Any]:
-    """By place, the values that variables are overwritten with: the largest of all ranks, but their own if local."""
+    """By position, the new values of overwritten variables: the largest of all ranks, or this rank's own if local."""
     attachment = attachment_of(optimizer)
     found = {
         i: grad
@@ -122,10 +122,10 @@ def _overwriting(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any])
 
 
 class AveragedOutside(_Distributed):
-    """For optimizers that hand gradients on to others: LossScaleOptimizer, MultiOptimizer.
+    """For optimizers that pass gradients on to others: LossScaleOptimizer, MultiOptimizer.
 
-    They decide by the gradients which to call, so the gradients are reduced before they see them: an infinity of one
-    rank is one of all ranks, and all skip the step.
+    They choose by the gradients which optimizer to call, so gradients are reduced before. If one rank has an infinity,
+    all have it, and all skip the step.
     """
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:
@@ -145,7 +145,7 @@ class AveragedOutside(_Distributed):
         return result
 
     def _whole(self, grads: Sequence[Any], variables: Sequence[Any], alone: bool) -> list[Any]:
-        """What the inner optimizers get: gradients of all ranks and passes."""
+        """The gradients for the inner optimizers: reduced over all ranks and passes."""
         if not alone:
             grads = complete(self, grads, variables)
         values = _overwriting(self, grads, variables)

@@ -19,9 +19,9 @@ def allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor:
-    """A new tensor: the ranks' tensors one after the other. Dimension 0 may differ by rank and be 0, the others not.
+    """A new tensor: the ranks' tensors in the order of ranks. Only dimension 0 may differ by rank; it may be 0.
 
-    Differentiable: the average over ranks of the gradient, of which each rank keeps its own rows.
+    Differentiable: the average over ranks of the gradient; each rank gets its own rows.
     """
     return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
 
@@ -33,5 +33,5 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
-    """allgather of several tensors as one unit: a list. Differentiable."""
+    """allgather of several tensors as one request. Returns a list. Differentiable."""
     return raw.allgather(to_tensors(tensors), name, require_id(process_set), ignore_name_scope=ignore_name_scope)

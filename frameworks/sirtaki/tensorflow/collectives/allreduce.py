@@ -36,7 +36,7 @@ def allreduce(
 
     op is Average by default; integers are summed, divided and truncated toward zero. 16-bit floats are accumulated in
     float32. Gradient: the same allreduce of the gradient (see sirtaki.tensorflow.gradients). IndexedSlices give
-    IndexedSlices (see sirtaki.tensorflow.sparse): only Sum and Average, else NotImplementedError.
+    IndexedSlices (see sirtaki.tensorflow.sparse), with Sum and Average only, else NotImplementedError.
     """
     return _reduce(
         [tensor],
@@ -62,9 +62,9 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """allreduce of several tensors as one unit: a list of new tensors. Shapes and dtypes may differ. Differentiable.
+    """allreduce of several tensors as one request. Returns a list of new tensors. Differentiable.
 
-    The list may hold IndexedSlices, which are reduced one by one beside the unit of the dense tensors.
+    Shapes and dtypes may differ. IndexedSlices in the list are reduced one by one, apart from the dense tensors.
     """
     return _reduce(
         check_list(tensors),
@@ -104,7 +104,7 @@ def _reduce(
 def reduce_dense(
     tensors: Sequence[Any], name: str | None, how: Reduction, compression: type[Compressor], **scope: bool
 ) -> list[tf.Tensor]:
-    """One unit of dense tensors, compressed on the wire."""
+    """One request for dense tensors, compressed while they are sent."""
     pairs = [compression.compress(to_tensor(tensor)) for tensor in tensors]
     results = raw.allreduce([wire for wire, _ in pairs], name, how, **scope)
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]

@@ -19,10 +19,10 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
-    """The rows that the ranks sent here, by rank; with splits also the int32 number of rows from each.
+    """The rows sent to this rank, in the order of ranks. With splits: (rows, int32 number of rows from each rank).
 
-    splits: 1-D int32, rows for each rank in order of dimension 0; rows beyond their sum are ignored. Without it
-    dimension 0 must be a multiple of the number of ranks. Differentiable: the gradient's rows go back.
+    splits: 1-D int32, number of rows for each rank, in order of dimension 0; further rows are ignored. Without it
+    dimension 0 must be a multiple of the number of ranks. Differentiable: gradient rows return to their senders.
     """
     group = require_id(process_set)
     rows = _rows(splits)

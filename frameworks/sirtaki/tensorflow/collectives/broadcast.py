@@ -23,7 +23,7 @@ def broadcast(
 ) -> tf.Tensor:
     """A new tensor with the root's values. root_rank is a global rank that belongs to the set. Differentiable.
 
-    Gradient: the average over ranks on the root, zero elsewhere.
+    Gradient: the average over ranks on the root, zero on the others.
     """
     root, group = checked_root(root_rank), require_id(process_set)
     return raw.broadcast([to_tensor(tensor)], root, name, group, ignore_name_scope=ignore_name_scope)[0]
@@ -36,10 +36,10 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> list[Any]:
-    """Overwrites the variables with the root's values, as one unit, and returns them. Not differentiable.
+    """Overwrites the variables with the root's values, as one request, and returns them. Not differentiable.
 
-    In a graph of TensorFlow 1 it returns tensors with the new values: the session that evaluates one of them overwrites
-    all variables, which must be initialized. ValueError unless these are variables.
+    In a graph of TensorFlow 1 it returns tensors with the new values. A session that evaluates any of them overwrites
+    all variables, which must be initialized. ValueError unless all are variables.
     """
     root, group = checked_root(root_rank), require_id(process_set)
     listed = check_variables(variables)

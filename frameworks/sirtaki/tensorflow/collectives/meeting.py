@@ -1,4 +1,4 @@
-"""barrier and join: the ranks wait for each other. Rank and size as ops."""
+"""barrier, join, and ops that give rank and size."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from sirtaki.tensorflow import raw
 
 @tf.autograph.experimental.do_not_convert
 def barrier(process_set: ProcessSet = global_process_set) -> Any:
-    """Ends when every rank of the set has come here. In a graph: the operation, None in eager mode."""
+    """Waits until every rank of the set has called it. In a graph returns the operation, in eager mode None."""
     return raw.barrier(require_id(process_set))
 
 
 @tf.autograph.experimental.do_not_convert
 def join() -> tf.Tensor:
-    """Ends when every rank has called it; the last one's rank, int32.
+    """Waits until every rank has called it. Returns the rank that called last, int32.
 
-    Until then this rank takes part in the others' allreduces without a say: as zeros in sums, not counted in averages.
-    Calls without a name are numbered anew after it. So other threads of this process must not make such calls while it
-    lasts: nothing says on which side of it they are, and they could meet the others' next calls. Named calls may be.
+    Until then this rank takes part in the allreduces of the others: with zeros in sums, and not counted in averages.
+    After it, unnamed calls are numbered from 1 again. Other threads of this process must not make unnamed calls
+    meanwhile: such a call could be paired with a later call of another rank. Named calls are allowed.
     """
     return raw.join()
 
 
 @tf.autograph.experimental.do_not_convert
 def rank_op(name: str | None = None) -> tf.Tensor:
-    """This process's rank when the op runs, int32; as for all of these, FailedPreconditionError before init."""
+    """This process's rank when the op runs, int32. This and the next ops raise FailedPreconditionError before init."""
     return raw.ask("rank", name=name)
 
 

@@ -29,10 +29,10 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> tf.Tensor:
-    """This rank's rows of the reduced tensor; the first `rows % ranks` ranks get one row more, some may get none.
+    """This rank's rows of the reduced tensor. The first `rows % ranks` ranks get one row more; some may get none.
 
-    op is Average or Sum. Shapes must be equal on all ranks. Differentiable: the gradients of all parts joined, times
-    the number of ranks for Sum (see sirtaki.tensorflow.gradients). NotImplementedError for IndexedSlices.
+    op is Average or Sum. Shapes must be equal on all ranks. Differentiable: the joined gradients of all parts,
+    multiplied by the number of ranks for Sum (see sirtaki.tensorflow.gradients). NotImplementedError for IndexedSlices.
     """
     how = Reduction(*reduction(op, prescale_factor, postscale_factor, process_set))
     return _scatter([tensor], device_dense, compression, how, name, ignore_name_scope)[0]
@@ -51,7 +51,7 @@ def grouped_reducescatter(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[tf.Tensor]:
-    """reducescatter of several tensors as one unit: a list. Differentiable."""
+    """reducescatter of several tensors as one request. Returns a list. Differentiable."""
     how = Reduction(*reduction(op, prescale_factor, postscale_factor, process_set))
     return _scatter(check_list(tensors), device_dense, compression, how, name, ignore_name_scope)
 

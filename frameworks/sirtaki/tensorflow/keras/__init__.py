@@ -1,5 +1,5 @@
-"""`import sirtaki.tensorflow.keras as hvd` takes the place of `import horovod.tensorflow.keras as hvd`: the names of
-sirtaki.keras, for Keras on TensorFlow: Keras 3, or Keras 2 where tf.keras is that.
+"""`import sirtaki.tensorflow.keras as hvd` replaces `import horovod.tensorflow.keras as hvd`. It has the names of
+sirtaki.keras, for Keras on TensorFlow: Keras 3, or Keras 2 if tf.keras is Keras 2.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def DistributedOptimizer(  # type: ignore[no-redef]  # noqa: N802  Horovod's nam
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """sirtaki.keras.DistributedOptimizer, with the arguments in the order of horovod.tensorflow.keras."""
+    """sirtaki.keras.DistributedOptimizer, with its arguments in the order of horovod.tensorflow.keras."""
     return _distributed(
         optimizer,
         name=name,

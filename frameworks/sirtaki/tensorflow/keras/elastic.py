@@ -1,4 +1,4 @@
-"""The names of sirtaki.keras.elastic, where programs for Horovod look for them."""
+"""The names of sirtaki.keras.elastic, under the module name that Horovod's programs import."""
 
 from __future__ import annotations
 
