@@ -211,7 +211,7 @@ def test_the_starter_of_a_library_in_the_root(monkeypatch: pytest.MonkeyPatch) -
 def test_library_without_mpiexec_is_told(tmp_path: Path) -> None:
     place(tmp_path / "a" / "b" / "c" / "lib" / "libmpi.so.40")
     library = str(tmp_path / "a" / "b" / "c" / "lib" / "libmpi.so.40")
-    done = run("-np", "2", sys.executable, SIRTAKI_MPI=library, PATH="/nowhere")
+    done = run("-np", "2", sys.executable, "train.py", SIRTAKI_MPI=library, PATH="/nowhere")
     assert done.returncode == 1
     assert f"no mpiexec belongs to {library}".encode() in done.stderr
 

@@ -78,7 +78,7 @@ def test_the_library_needs_nothing_of_the_launcher():
         "print([m for m in sys.modules if m.startswith('sirtaki.launch')])"
     )
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, timeout=60)
-    assert done.stdout == "['sirtaki.host.processes']\n[]\n", done
+    assert done.stdout == "['sirtaki.host', 'sirtaki.host.processes']\n[]\n", done
 
 
 OPEN_MPI = {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}

@@ -49,7 +49,7 @@ const ReductionSteps& MpiAllreducePieces::steps(const Piece& piece) const {
 
 // MPI requires that either all ranks reduce in place or none does, but only some ranks may have in == out. So for
 // kInPlace, ranks with in != out first copy `in` to `out`. For kApart, ranks with in == out first copy `in` elsewhere.
-MpiAllreducePieces::Place MpiAllreducePieces::place(const Piece& piece, CacheSlot slot) const {
+MpiAllreducePieces::Place MpiAllreducePieces::place(const Piece& piece, StagingSlot slot) const {
   const Way way = this->way(piece);
   if (piece.packed) return {slot.first, way == Way::kApart ? slot.second : slot.first};
   const Segment& segment = segments_[piece.segment];
@@ -60,12 +60,12 @@ MpiAllreducePieces::Place MpiAllreducePieces::place(const Piece& piece, CacheSlo
   return {scales || way == Way::kInPlace ? out : in, out};
 }
 
-ExchangedPiece MpiAllreducePieces::exchanged(const Piece& piece, CacheSlot slot) const {
+ExchangedPiece MpiAllreducePieces::exchanged(const Piece& piece, StagingSlot slot) const {
   const auto [in, out] = place(piece, slot);
   return {.in = in, .out = out, .scratch = slot.second, .count = piece.count, .tag = slot.number};
 }
 
-void MpiAllreducePieces::start(const Piece& piece, CacheSlot slot, MpiRequests& requests) const {
+void MpiAllreducePieces::start(const Piece& piece, StagingSlot slot, MpiRequests& requests) const {
   prepare(piece, slot);
   if (way(piece) == Way::kExchange) return exchange_.scatter(exchanged(piece, slot), requests);
   const auto [in, out] = place(piece, slot);
@@ -73,7 +73,7 @@ void MpiAllreducePieces::start(const Piece& piece, CacheSlot slot, MpiRequests& 
   requests.push_back(communicator_.mpi().iallreduce(in, out, count, type_, op_, communicator_.comm()));
 }
 
-bool MpiAllreducePieces::resume(const Piece& piece, CacheSlot slot, int stage, MpiRequests& requests) const {
+bool MpiAllreducePieces::resume(const Piece& piece, StagingSlot slot, int stage, MpiRequests& requests) const {
   if (stage == 0 && way(piece) == Way::kExchange) {
     exchange_.gather(exchanged(piece, slot), requests);
     return true;
@@ -82,7 +82,7 @@ bool MpiAllreducePieces::resume(const Piece& piece, CacheSlot slot, int stage, M
   return false;
 }
 
-void MpiAllreducePieces::prepare(const Piece& piece, CacheSlot slot) const {
+void MpiAllreducePieces::prepare(const Piece& piece, StagingSlot slot) const {
   const double before = steps(piece).before;
   if (piece.packed) {
     walk_.for_each_part(
@@ -98,7 +98,7 @@ void MpiAllreducePieces::prepare(const Piece& piece, CacheSlot slot) const {
   convert(wire_, const_cast<std::byte*>(to.in), dtype_, in, piece.count, before);
 }
 
-void MpiAllreducePieces::finish(const Piece& piece, CacheSlot slot) const {
+void MpiAllreducePieces::finish(const Piece& piece, StagingSlot slot) const {
   std::byte* result = place(piece, slot).out;
   const Scale after = steps(piece).after;
   if (piece.packed) {

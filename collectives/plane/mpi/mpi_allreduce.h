@@ -19,8 +19,8 @@ class MpiAllreducePieces {
                      std::span<const Segment> segments);
 
   bool next(Piece& piece) { return walk_.next(piece); }
-  void start(const Piece& piece, CacheSlot slot, MpiRequests& requests) const;
-  bool resume(const Piece& piece, CacheSlot slot, int stage, MpiRequests& requests) const;
+  void start(const Piece& piece, StagingSlot slot, MpiRequests& requests) const;
+  bool resume(const Piece& piece, StagingSlot slot, int stage, MpiRequests& requests) const;
 
  private:
   // MPI_Iallreduce in place, MPI_Iallreduce from one buffer to another, or MpiExchange. The same on all ranks.
@@ -33,10 +33,10 @@ class MpiAllreducePieces {
 
   Way way(const Piece& piece) const;
   const ReductionSteps& steps(const Piece& piece) const;
-  Place place(const Piece& piece, CacheSlot slot) const;
-  ExchangedPiece exchanged(const Piece& piece, CacheSlot slot) const;
-  void prepare(const Piece& piece, CacheSlot slot) const;
-  void finish(const Piece& piece, CacheSlot slot) const;
+  Place place(const Piece& piece, StagingSlot slot) const;
+  ExchangedPiece exchanged(const Piece& piece, StagingSlot slot) const;
+  void prepare(const Piece& piece, StagingSlot slot) const;
+  void finish(const Piece& piece, StagingSlot slot) const;
 
   const MpiCommunicator& communicator_;
   DType dtype_;

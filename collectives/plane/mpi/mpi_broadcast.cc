@@ -21,7 +21,7 @@ MpiBroadcastPieces::MpiBroadcastPieces(const MpiCommunicator& communicator, int 
       segments_(segments),
       walk_(segments, limits(element_size)) {}
 
-void MpiBroadcastPieces::start(const Piece& piece, CacheSlot slot, MpiRequests& requests) const {
+void MpiBroadcastPieces::start(const Piece& piece, StagingSlot slot, MpiRequests& requests) const {
   if (piece.packed && is_root_) {
     walk_.for_each_part(piece,
                         [&](const Segment& from, std::int64_t offset, std::int64_t count, std::int64_t position) {
@@ -33,7 +33,7 @@ void MpiBroadcastPieces::start(const Piece& piece, CacheSlot slot, MpiRequests& 
       communicator_.mpi().ibcast(buffer(piece, slot), count, MpiType::kUint8, root_, communicator_.comm()));
 }
 
-bool MpiBroadcastPieces::resume(const Piece& piece, CacheSlot slot, int, MpiRequests&) const {
+bool MpiBroadcastPieces::resume(const Piece& piece, StagingSlot slot, int, MpiRequests&) const {
   if (!piece.packed || is_root_) return false;
   walk_.for_each_part(piece, [&](const Segment& to, std::int64_t offset, std::int64_t count, std::int64_t position) {
     std::memcpy(at(to.out, offset, size_), at(slot.first, position, size_), bytes(count));
@@ -42,7 +42,7 @@ bool MpiBroadcastPieces::resume(const Piece& piece, CacheSlot slot, int, MpiRequ
 }
 
 // MPI_Ibcast takes one buffer on the root and elsewhere. On the root MPI only reads it, so the const_cast is safe.
-void* MpiBroadcastPieces::buffer(const Piece& piece, CacheSlot slot) const {
+void* MpiBroadcastPieces::buffer(const Piece& piece, StagingSlot slot) const {
   if (piece.packed) return slot.first;
   const Segment& segment = segments_[piece.segment];
   return at(is_root_ ? const_cast<void*>(segment.in) : segment.out, piece.offset, size_);

@@ -17,11 +17,11 @@ class MpiBroadcastPieces {
                      std::span<const Segment> segments);
 
   bool next(Piece& piece) { return walk_.next(piece); }
-  void start(const Piece& piece, CacheSlot slot, MpiRequests& requests) const;
-  bool resume(const Piece& piece, CacheSlot slot, int stage, MpiRequests& requests) const;
+  void start(const Piece& piece, StagingSlot slot, MpiRequests& requests) const;
+  bool resume(const Piece& piece, StagingSlot slot, int stage, MpiRequests& requests) const;
 
  private:
-  void* buffer(const Piece& piece, CacheSlot slot) const;
+  void* buffer(const Piece& piece, StagingSlot slot) const;
   std::size_t bytes(std::int64_t count) const { return static_cast<std::size_t>(count) * size_; }
 
   const MpiCommunicator& communicator_;

@@ -22,7 +22,7 @@ inline constexpr std::size_t kWindowPieces = 3;
 inline constexpr std::size_t kStagingBytes = kWindowPieces * 2 * kPieceBytes;
 
 // Memory for one piece under way: two buffers of kPieceBytes.
-struct CacheSlot {
+struct StagingSlot {
   int number = 0;  // each piece under way has another number, the same on all ranks
   std::byte* first = nullptr;
   std::byte* second = nullptr;
@@ -40,8 +40,8 @@ inline const std::byte* at(const void* base, std::int64_t index, std::size_t siz
 
 // Ready when the whole batch is done. All ranks start the pieces in the same order. `Pieces` has
 //   bool next(Piece&)                                       gives the next piece; false at the end
-//   void start(const Piece&, CacheSlot, MpiRequests&)       starts the piece and adds its requests
-//   bool resume(const Piece&, CacheSlot, int stage, MpiRequests&)
+//   void start(const Piece&, StagingSlot, MpiRequests&)       starts the piece and adds its requests
+//   bool resume(const Piece&, StagingSlot, int stage, MpiRequests&)
 //     called with stage 0, 1, ... each time all requests are complete. Either adds more requests and returns true, or
 //     finishes the piece and returns false
 template <typename Pieces>
@@ -72,7 +72,7 @@ class MpiWindow final : public Pending {
 
   Flight& flight(std::size_t index) { return flights_[index % kWindowPieces]; }
 
-  CacheSlot slot(std::size_t index) const {
+  StagingSlot slot(std::size_t index) const {
     const std::size_t number = index % kWindowPieces;
     std::byte* first = staging_ + number * 2 * kPieceBytes;
     return {static_cast<int>(number), first, first + kPieceBytes};
