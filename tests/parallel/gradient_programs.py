@@ -63,7 +63,7 @@ def draw(seed: int) -> Program:
             program.actions.append(("backward", rng.randrange(1 << 30), rng.choice(uses)))
         if rng.random() < 0.4:
             # A rank whose backward reaches no parameter reduces at the step, when others have done so before.
-            uneven = program.actions[-1][-1] == "by rank"
+            uneven = any(action[-1] == "by rank" for action in program.actions[-program.passes :])
             program.actions.append((rng.choice(afterwards[1:] if uneven else afterwards), rng.randrange(100)))
         if tidy or rng.random() < 0.9:
             program.actions.append(("step", rng.randrange(100)))
