@@ -355,6 +355,30 @@ def test_two_optimizers_whose_parameters_have_the_same_names(rank_count):
 
 
 @ranks(2, 3)
+@pytest.mark.parametrize("named", (True, False))
+@pytest.mark.parametrize("shared", (True, False))
+def test_parameters_added_to_two_optimizers(rank_count, named, shared):
+    """Both are the third of their optimizer, and have different names in the core."""
+    held = [ones(2), ones(2)]
+    if shared:
+        held[1] = held[0]
+    names = [list(zip(names, parameters, strict=True)) for names, parameters in zip(("ab", "cd"), held, strict=True)]
+    pair = [sgd(own, named_parameters=n if named else None) for own, n in zip(held, names, strict=True)]
+    new = ones(2)
+    for _ in range(3):
+        for optimizer in pair:
+            optimizer.zero_grad()
+        (sum(held[0]) + sum(held[1]) + 2 * new[0] + 4 * new[1]).mul(mine()).sum().backward()
+        for optimizer in pair:
+            optimizer.step()
+        if len(pair[0].param_groups) == 1:
+            for optimizer, parameter in zip(pair, new, strict=True):
+                optimizer.add_param_group({"params": [parameter]})
+    assert [parameter.item() for parameter in new] == [1 - 4 * mean(), 1 - 8 * mean()]
+    assert all(p.item() == 1 - 3 * mean() * (4 if shared else 1) for p in held[0])
+
+
+@ranks(2, 3)
 @pytest.mark.parametrize("set_to_none", (True, False))
 @pytest.mark.parametrize("op", (hvd.Average, hvd.Sum), ids=str)
 def test_overlapping_optimizers_that_take_turns(rank_count, op, set_to_none):

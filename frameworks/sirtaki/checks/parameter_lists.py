@@ -26,7 +26,8 @@ def told_by_name(names: Callable[[], Sequence[str]], process_set: int) -> Iterat
     try:
         yield
     except SirtakiInternalError as error:
-        text = "" if core.failure() else _asked(names(), process_set)
+        differ = "shape differs" in str(error) and not core.failure()
+        text = _asked(names(), process_set) if differ else ""
         if not text:
             raise
         raise SirtakiInternalError(text) from error

@@ -40,7 +40,7 @@ class AdasumSteps:
     step._wrapped_by_lr_sched = True
 
     def _combine(self, parameters: list[torch.Tensor], starts: list[torch.Tensor], options: Any) -> None:
-        names = {id(p): options.name_of(number) for number, p in enumerate(parameters_of(self))}
+        names = {id(p): options.prefix + options.name_of(number) for number, p in enumerate(parameters_of(self))}
         pending = []
         for parameter, start in zip(parameters, starts, strict=True):
             delta, ctx = options.compression.compress((parameter.detach() - start).contiguous())

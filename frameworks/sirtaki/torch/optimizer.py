@@ -25,7 +25,6 @@ from sirtaki.torch.optimizer_options import (
     Options,
     checked_groups,
     checked_names,
-    number_optimizer,
     parameters_of,
 )
 from sirtaki.torch.parameter_check import described
@@ -297,7 +296,7 @@ def _attach(optimizer: torch.optim.Optimizer, options: Options, steps: type) -> 
     optimizer.__dict__.pop("step", None)  # a scheduler's wrapper of the undistributed step
     if wrapped is not None:  # otherwise a subclass that the user made of a distributed class
         optimizer.__class__ = _distributed_class(steps, wrapped)
-    number_optimizer(options, parameters_of(optimizer))
+    options.give_number()
     optimizer._distributed = Attachment(options)
     optimizer._distributed.active(optimizer)
     return optimizer

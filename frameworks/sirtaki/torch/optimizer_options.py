@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import warnings
-import weakref
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,13 +31,31 @@ class Options:
     process_set: ProcessSet
     number: int = 0  # among optimizers with the same names of parameters; 0: not known yet
 
+    @property
+    def first_name(self) -> str:
+        """Equal on all ranks, whatever order the parameters have; no optimizer of the same number has it."""
+        return min(self.names, default="")
+
     def name_of(self, number: int) -> str:
         """The name of a parameter; those that were added later have only a number."""
-        return self.names[number] if number < len(self.names) else f"noname.added.{number}"
+        return self.names[number] if number < len(self.names) else f"{self.first_name}.added.{number}"
+
+    def give_number(self) -> None:
+        """Gives the optimizer a number, so that no two optimizers with one number share a name.
+
+        Every rank must make such optimizers in the same order. A copy gets its number when it is first used, for a
+        rank may make one for itself, to save it for example.
+        """
+        group = self.process_set.process_set_id or 0
+        keys = [(name, group) for name in self.names or [""]]
+        self.number = 1 + max(_highest.get(key, 0) for key in keys)
+        _highest.update(dict.fromkeys(keys, self.number))
 
     @property
     def prefix(self) -> str:
         """Of the names of all requests."""
+        if not self.number:
+            self.give_number()
         return "" if self.number == 1 else f"optimizer{self.number}."
 
     def unused_name(self, number: int, used: Container[str], earlier: str | None) -> str:
@@ -48,7 +65,7 @@ class Options:
         """
         name = self.name_of(number) if earlier is None else earlier
         if not name or name in used:
-            name = f"noname.added.{number}"
+            name = f"{self.first_name}.added.{number}"
         tries, unique = 1, name
         while unique in used:
             tries += 1
@@ -74,27 +91,6 @@ class Options:
 
 # The highest number of an optimizer that has a parameter of this name, by name and process set.
 _highest: dict[tuple[str, int], int] = {}
-# The last one that had this parameter first, by the parameter's id: all its parameters, and its number.
-_known: dict[int, tuple[list[weakref.ref[torch.Tensor]], int]] = {}
-
-
-def number_optimizer(options: Options, parameters: Sequence[torch.Tensor]) -> None:
-    """Gives it a number that no other one has with which it shares a name, so that no two requests have one name.
-
-    Every rank must make such optimizers in the same order. One that is made anew for the same parameters keeps the
-    number. Copies are numbered when they are first used, for a rank may make one for itself, to save it for example.
-    """
-    first = id(parameters[0]) if parameters else 0
-    held, number = _known.get(first, ([], 0))
-    if len(held) != len(parameters) or any(ref() is not p for ref, p in zip(held, parameters, strict=True)):
-        group = options.process_set.process_set_id or 0
-        keys = [(name, group) for name in options.names]
-        number = 1 + max((_highest.get(key, 0) for key in keys), default=0)
-        _highest.update(dict.fromkeys(keys, number))
-        if parameters:
-            _known[first] = ([weakref.ref(parameter) for parameter in parameters], number)
-            weakref.finalize(parameters[0], _known.pop, first, None).atexit = False
-    options.number = number
 
 
 def parameters_in(groups: Iterable[dict[str, Any]]) -> list[torch.Tensor]:

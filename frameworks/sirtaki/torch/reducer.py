@@ -20,12 +20,13 @@ from typing import Any
 import torch
 
 from sirtaki.checks.call_site import call_site
+from sirtaki.exceptions import SirtakiInternalError
 from sirtaki.native import core
 from sirtaki.reduce_ops import Average
 from sirtaki.torch.backward import current_task, not_compiled, tell_the_end
 from sirtaki.torch.buckets import bucketed
-from sirtaki.torch.kinds import agree
-from sirtaki.torch.optimizer_options import Options, number_optimizer, parameters_in
+from sirtaki.torch.kinds import Ballot, agree, met_another_request, refuse
+from sirtaki.torch.optimizer_options import Options, parameters_in
 from sirtaki.torch.sending import finish, send
 from sirtaki.torch.sparse import SparseReduction
 from sirtaki.torch.units import DENSE, FILLED, OPEN, REDUCED, SENT, SPARSE, UNKNOWN, Slot, Unit, no_rows_of, rows_of
@@ -54,6 +55,8 @@ class GradientReducer:
         self._waiting = Unit(self._step, [], "")  # parameters that had no gradient on any rank so far; is never sent
         self._names: set[str] = set()  # of units
         self._agreed = True  # all ranks hold the same parameters, as far as is known
+        self._gone: list[str] = []  # what ranks send that have not let go of the same units; since the last vote
+        self._votes_anyway = False  # in a step without changes, for some parameters never had a gradient
         self._tasks: set[int] = set()  # backward calls under way, by autograd's number
         self._is_new = True  # nothing has been completed, not even in part, since the last step
         self._completions = 0  # since the last step
@@ -136,7 +139,12 @@ class GradientReducer:
             unit.remove(gone)
         for slot in slots:
             slot.unit = None
-        self._units = [unit for unit in self._units if unit.slots]
+        self._let_go([unit for unit in self._units if not unit.slots])
+
+    def _let_go(self, units: Sequence[Unit]) -> None:
+        for unit in units:
+            self._units.remove(unit)
+            self._gone.append(unit.name)
         self._agreed = False
 
     def _give(self, slots: Sequence[Slot], owner: GradientReducer) -> None:
@@ -161,14 +169,9 @@ class GradientReducer:
     def set_passes(self, passes: int) -> None:
         self._step.passes = passes
 
-    def _prefix(self) -> str:
-        if not self._options.number:
-            number_optimizer(self._options, parameters_in(self._groups))
-        return self._options.prefix
-
     def name_of_loss(self) -> str:
         """For the average of a closure's result."""
-        return f"{self._prefix()}{self._order[0].name if self._order else ''}.loss"
+        return f"{self._options.prefix}{self._options.first_name}.loss"
 
     # During backward.
 
@@ -179,6 +182,8 @@ class GradientReducer:
         if not step.listening:
             self._begin_backward()
             self.adopt(self._groups)  # before anything is sent, as on ranks whose backward does not come here
+            if not self._agreed and self._units:
+                step.site += f" ({self._change()})"
             if slot.unit is None:
                 return  # the optimizer has let go of it
         if slot.unit.state:
@@ -325,26 +330,37 @@ class GradientReducer:
         return finished
 
     def _send_the_rest(self) -> None:
+        """First what the ranks know, so that a vote meets no other request unless some ranks do not come to it."""
         if not self._step.site:
             self._step.site = call_site()
         try:
+            self._put_asleep()
+            filled = self._submit_open()
+            self._wait()
             if self._waiting.slots or not self._agreed:
                 self._learn()
-            filled = self._submit_open()
+                filled += self._submit_open()
+                self._wait()
         except Exception:
             self._give_up()
             raise
-        self._wait()
         for unit in filled:
             unit.state = FILLED
+
+    def _put_asleep(self) -> None:
+        """Lets go of units that were frozen as a whole."""
+        asleep = [unit for unit in self._units if unit.state == OPEN and unit.sleeps()]
+        for unit in asleep:
+            for slot in unit.slots:
+                slot.unit, slot.kind = None, UNKNOWN
+        if asleep:
+            self._let_go(asleep)
 
     def _submit_open(self) -> list[Unit]:
         """Sends what was not sent. Returns the units to which no backward of this rank came."""
         filled = []
         for unit in self._units:
-            if unit.state == OPEN and any(
-                s.parameter.requires_grad or s.parameter.grad is not None for s in unit.slots
-            ):
+            if unit.state == OPEN:
                 if not any(slot.fired for slot in unit.slots):
                     filled.append(unit)
                 self._submit(unit)
@@ -352,18 +368,43 @@ class GradientReducer:
 
     def _learn(self) -> None:
         """The vote on parameters that had no gradient so far."""
-        asked = self._waiting.slots
+        asked = list(self._waiting.slots)
         known = [slot for unit in self._units for slot in unit.slots]
-        asked = list(asked)
-        found = agree(asked, known, lambda slot: True, self._vote_name("parameters that have gradients"), self._group)
-        self._agreed = True
-        self._found(asked, found)
+        others = self._gone or ([] if self._votes_anyway else self._requests())
+        why = self._change() if self._units and not self._agreed else ""
+        ballot = Ballot("parameters that have gradients", asked, known, lambda slot: True, why)
+        self._found(asked, self._agree(ballot, others))
+        self._votes_anyway = bool(self._waiting.slots)
 
-    def _vote_name(self, subject: str) -> str:
-        """Equal on all ranks, whatever order the parameters have."""
-        self._votes += 1
-        prefix, first = self._prefix(), min(self._options.names, default="")
-        return f"{prefix}{first}: vote {self._votes} on {subject}"
+    def _change(self) -> str:
+        """What is shown of this rank should the others not come to a vote after a change of the parameters."""
+        what = f"the parameters of {self._gone[0]} were frozen, replaced or removed" if self._gone else ""
+        if not what and self._waiting.slots:
+            what = f"{self._waiting.slots[-1].name} was added, replaced or unfrozen"
+        return _on_all_ranks(what or "parameters were removed")
+
+    def _requests(self) -> list[str]:
+        """What this rank sends in every step."""
+        return [unit.request_name() for unit in self._units]
+
+    def _agree(self, ballot: Ballot, others: Sequence[str]) -> list[tuple[Slot, int]]:
+        """The result of a vote. others: what ranks wait for in place of it that do not come to it.
+
+        The vote has the first of these names. So such ranks meet it, and all ranks get an error at once.
+        """
+        prefix, first = self._options.prefix, self._options.first_name
+        name = others[0] if others else f"allreduce.{prefix}{first}: vote {self._votes + 1}"
+        try:
+            found = agree(ballot, name, self._group)
+        except SirtakiInternalError as error:
+            if met_another_request(error):
+                refuse(others[1:], self._group)
+            raise
+        self._votes += not others
+        self._agreed = True
+        self._names.difference_update(self._gone)
+        self._gone = []
+        return found
 
     def _found(self, asked: Sequence[Slot], found: Sequence[tuple[Slot, int]]) -> list[Unit]:
         """Makes units of those of `asked` that have gradients for the first time."""
@@ -392,7 +433,7 @@ class GradientReducer:
 
     def _unit(self, slots: Sequence[Slot], name: str, bucket: bool = False) -> Unit:
         """Its name is no other one's: an earlier unit may have begun with a parameter of this name."""
-        name = f"allreduce.{self._prefix()}{name}"
+        name = f"allreduce.{self._options.prefix}{name}"
         number, unique = 1, name
         while unique in self._names:
             number += 1
@@ -446,9 +487,8 @@ class GradientReducer:
         asked = [*waiting, *(slot for unit in self._units for slot in unit.slots)]
         if not asked:
             return
-        name = self._vote_name("gradients that came after backward")
-        found = agree(asked, [], Slot.is_unsettled, name, self._group, _why(asked))
-        self._agreed = True
+        ballot = Ballot("gradients that came after backward", asked, [], Slot.is_unsettled, _why(asked))
+        found = self._agree(ballot, self._requests())
         again = [slot for slot, _ in found if slot.kind != UNKNOWN]
         made = self._found([s for s in asked if s.kind == UNKNOWN], [entry for entry in found if not entry[0].kind])
         self._check_once(again)
@@ -474,7 +514,7 @@ class GradientReducer:
         homes = [slot.unit for slot in slots]
         sparse = [[slot] for slot in slots if slot.kind == SPARSE]
         parts = sparse + bucketed([slot for slot in slots if slot.kind == DENSE])
-        prefix = f"allreduce.{self._prefix()}"
+        prefix = f"allreduce.{self._options.prefix}"
         units = [Unit(self._step, part, f"{prefix}{_bucket_name(part)}.again", bucket=len(part) > 1) for part in parts]
         try:
             for unit in units:
@@ -601,9 +641,13 @@ def _why(slots: Sequence[Slot]) -> str:
     """What is shown of this rank should the others not come to the vote."""
     first = next((slot for slot in slots if slot.is_unsettled()), None)
     if first is None:
-        return "the optimizer's parameters have changed"
+        return _on_all_ranks("the optimizer's parameters have changed")
     came = "was replaced after it had been reduced" if first.gradient is not None else "was not there in backward"
-    return f"{first.name}.grad {came}"
+    return _on_all_ranks(f"{first.name}.grad {came}")
+
+
+def _on_all_ranks(what: str) -> str:
+    return f"{what}, which must be so on all ranks"
 
 
 def _changed(slot: Slot) -> str:

@@ -84,6 +84,16 @@ class Unit(core.GradientUnit):
         self.layouts = []
         self.count(self.step.passes)
 
+    def sleeps(self) -> bool:
+        """Whether all its parameters are frozen, and without gradients."""
+        return not any(slot.parameter.requires_grad or slot.parameter.grad is not None for slot in self.slots)
+
+    def request_name(self) -> str:
+        """Of the first request of its reduction."""
+        if self.slots[0].kind == SPARSE:
+            return f"allgather.{self.name.removeprefix('allreduce.')}.indices"
+        return self.name
+
     def without(self, slot: Slot) -> Unit:
         """Takes a slot out of a bucket that was reduced before the slot's gradient came: a unit for another pass."""
         self.remove({id(slot)})
