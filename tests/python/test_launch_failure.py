@@ -17,8 +17,10 @@ import psutil
 import pytest
 from launching import JOINED, Running, run, running, written
 
-from sirtaki.launch import failure, rank_line, status, status_command
-from sirtaki.launch.starting import Starting
+from sirtaki.launch import status_command
+from sirtaki.launch.job import failure, status
+from sirtaki.launch.job.starting import Starting
+from sirtaki.launch.worker import rank_line
 
 QUICK = {"SIRTAKI_STALL_CHECK_TIME_SECONDS": "1", "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS": "2"}
 

@@ -18,7 +18,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from sirtaki.launch import addresses, channel, hosts
+from sirtaki.launch.command_line import host_list
+from sirtaki.launch.protocol import channel
+from sirtaki.launch.remote import addresses
 from sirtaki.starters import slurm_hosts
 
 VARIABLE = "SIRTAKI_FUNCTION"  # environment variable: where a rank gets its function, as JSON
@@ -122,9 +124,9 @@ def _renamed(old: str, value: Any, new: str, new_value: Any) -> Any:
 def _others(names: str | None, file: str | None) -> list[str]:
     """The hosts that ranks may run on, as far as known. ValueError for malformed names."""
     if names is not None:
-        return [host.name for host in hosts.from_list(names)]
+        return [host.name for host in host_list.from_list(names)]
     if file is not None:
-        return [host.name for host in hosts.from_file(file)]
+        return [host.name for host in host_list.from_file(file)]
     return slurm_hosts.hosts(os.environ)
 
 

@@ -6,7 +6,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from sirtaki.launch.status import PATIENCE, name_begins, user_of_peer
+from sirtaki.launch.job.status import PATIENCE, name_begins, user_of_peer
 
 _TABLE = "/proc/net/unix"
 _CONNECT_SECONDS = 2.0
