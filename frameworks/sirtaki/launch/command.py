@@ -52,11 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _launch(chosen, ranks)
     except (ValueError, OSError, mpi_library.MpiNotFoundError) as error:
-        print(f"sirtakirun: {_told(error)}", file=sys.stderr)
+        print(f"sirtakirun: {_explanation(error)}", file=sys.stderr)
         return 2 if isinstance(error, ValueError) else 1
 
 
-def _told(error: Exception) -> str:
+def _explanation(error: Exception) -> str:
     """The message. An OSError without a file is raised by Sirtaki itself; its number has no meaning."""
     return error.strerror or str(error) if isinstance(error, OSError) and error.filename is None else str(error)
 

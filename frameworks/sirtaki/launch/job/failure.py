@@ -18,9 +18,9 @@ _LONGEST = 1000  # characters of the last line's text; the traceback above it is
 class Failure:
     """The failure cause. rank, host: the failed rank. kind, text, time, site, witness: as in sirtaki._core.Cause.
 
-    code: of the rank's exit, or minus a signal's number; None while unknown. said: the exit code that the rank
-    announced. trace: a Python traceback, or "". aborted: mpiexec was ending the job already, as after MPI_Abort; then
-    its exit code may be the one that the rank asked for.
+    code: of the rank's exit, or minus a signal's number; None while unknown. announced_code: the exit code that the
+    rank announced. trace: a Python traceback, or "". aborted: mpiexec was ending the job already, as after MPI_Abort;
+    then its exit code may be the one that the rank asked for.
     """
 
     rank: int
@@ -31,12 +31,12 @@ class Failure:
     site: str = ""
     witness: int = -1
     code: int | None = None
-    said: int | None = None
+    announced_code: int | None = None
     trace: str = ""
     aborted: bool = False
 
     def exit_code(self) -> int:
-        code = self.code if self.code else self.said
+        code = self.code if self.code else self.announced_code
         return shell_code(code) if code else _FAILED
 
     def to_fields(self) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class Failure:
         """The traceback, or a text that is too long for one line."""
         return self.trace or (self.text if "\n" in self.text else "")
 
-    def teller(self) -> int:
+    def reporter(self) -> int:
         """The rank that wrote the details."""
         return self.witness if self.witness >= 0 else self.rank
 
@@ -55,7 +55,7 @@ class Failure:
         """Adds another rank's information about the same cause."""
         if (other.rank, other.time) == (self.rank, self.time):
             self.trace = self.trace or other.trace
-            self.said = self.said or other.said
+            self.announced_code = self.announced_code or other.announced_code
 
     def __str__(self) -> str:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.time))
@@ -95,7 +95,7 @@ def of_message(rank: int, host: str, message: dict[str, Any]) -> Failure:
         message["time"],
         message.get("site", ""),
         witness=message.get("witness", -1),
-        said=message["code"] if message.get("rank", rank) == rank else None,
+        announced_code=message["code"] if message.get("rank", rank) == rank else None,
         trace=message.get("trace", ""),
     )
 

@@ -88,7 +88,7 @@ class Job:
             on_joined=lambda worker, limit: self._starting.on_call(worker.rank, limit),
             on_over=lambda worker, well: self._starting.on_over(worker.rank, well),
             on_cause=self._on_cause,
-            on_picture=lambda worker, text: self.status.on_answer(worker, text),
+            on_status=lambda worker, text: self.status.on_answer(worker, text),
             on_unhandled=self._on_unhandled,
         )
         self.status = Status(self._selector, self._workers, title, ranks)
@@ -103,7 +103,7 @@ class Job:
         # Times at which actions are due; reset to _NEVER when done.
         self._end_at = _NEVER
         self._waited = 0
-        self._told: set[int] = set()  # ranks that have sent the failure cause
+        self._reported: set[int] = set()  # ranks that have sent the failure cause
         self._start_by = self._kill_at = self._give_up_at = self._abandoned_at = self._tidy_at = _NEVER
         self._unreached_at = _NEVER
         self._remind_at = _NEVER
@@ -186,7 +186,7 @@ class Job:
                 self._end(signal.SIGTERM)
         if now >= self._kill_at:
             self._kill_at = _NEVER
-            self._workers.tell_all(signal.SIGKILL)
+            self._workers.end_all(signal.SIGKILL)
             self._mpiexec.terminate()
         if now >= self._tidy_at:
             self._tidy_at = _NEVER
@@ -208,7 +208,7 @@ class Job:
                 self._selector.register(sink.descriptor, selectors.EVENT_WRITE, self._on_writable)
             elif registered and not sink.waiting:
                 self._selector.unregister(sink.descriptor)
-        self._workers.listen(bool(self._end_signal) or self._screen.waiting() <= _TOO_MUCH_WAITING)
+        self._workers.receive_messages(bool(self._end_signal) or self._screen.waiting() <= _TOO_MUCH_WAITING)
 
     def _on_writable(self, descriptor: int, events: int) -> None:
         self._screen.write()
@@ -266,7 +266,7 @@ class Job:
         if len(self._workers.arrived) == self._ranks:
             self._start_by = _NEVER
         if self._end_signal:
-            self._workers.tell(worker, self._end_signal)
+            self._workers.end_program(worker, self._end_signal)
 
     def _on_exit(self, worker: Worker, message: dict[str, Any]) -> None:
         """ended (in the message): the program was asked to end, so its exit code is a consequence and no cause."""
@@ -275,7 +275,7 @@ class Job:
         first = self._failure
         if first is not None and first.rank == worker.rank and first.code is None and not message["ended"]:
             first.code = code
-        if code and not message["ended"] and first is not None and worker.rank not in self._told:
+        if code and not message["ended"] and first is not None and worker.rank not in self._reported:
             self._on_own_exit(failure.of_exit(worker.rank, worker.host, code, message["asked"]))
         if (code or message["lost"]) and not message["ended"]:
             self._fail(failure.of_exit(worker.rank, worker.host, code, message["asked"]))
@@ -298,7 +298,7 @@ class Job:
     def _on_cause(self, worker: Worker, message: dict[str, Any]) -> None:
         cause = failure.of_message(worker.rank, worker.host, message)
         if message["code"]:  # otherwise its program has ended; its exit code may tell more
-            self._told.add(worker.rank)
+            self._reported.add(worker.rank)
         if self._failure is not None:
             self._failure.add(cause)
         self._fail(cause)
@@ -307,7 +307,7 @@ class Job:
         """Names the first missing rank as the cause; a stopped rank before others."""
         asked, text = self._starting.ask()
         if asked:
-            self._workers.tell_late(asked, text)
+            self._workers.ask_late(asked, text)
             return
         missing, text = self._starting.missing()
         self._fail(Failure(missing, self._workers.host_of(missing), "passed limit", text, time.time()))
@@ -356,7 +356,7 @@ class Job:
         if self._end_signal or self._failure is not None:
             return
         self._failure = cause
-        self._workers.tell_cause(cause.to_fields())
+        self._workers.send_cause(cause.to_fields())
         self._end_at = time.monotonic() + _CONSEQUENCES
 
     def _on_consequences(self, now: float) -> None:
@@ -379,7 +379,7 @@ class Job:
             return
         self._end_signal = number
         self._end_at = _NEVER
-        self._workers.tell_all(number)
+        self._workers.end_all(number)
         self._kill_at = time.monotonic() + self._limits.grace + _AFTER_GRACE
         self._give_up_at = self._kill_at + _AFTER_GRACE
         if not self._workers:
@@ -396,7 +396,7 @@ class Job:
             ):
                 self._failure.code = code
             self._show_words()
-            self._screen.tell(self._failure.teller(), self._failure.details())
+            self._screen.show_for_rank(self._failure.reporter(), self._failure.details())
             self._screen.note(str(self._failure))
             return self._failure.exit_code()
         if self._signal:

@@ -75,7 +75,7 @@ class Screen:
             if line is not None and line.text:
                 self._complete((rank, kind), line, bytes(line.text))
 
-    def tell(self, rank: int, text: str) -> None:
+    def show_for_rank(self, rank: int, text: str) -> None:
         """Shows lines for a rank, which has left them to the launcher."""
         for line in text.splitlines():
             prefix = self._prefix((rank, ERR))

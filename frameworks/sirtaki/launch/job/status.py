@@ -61,7 +61,7 @@ class _Round:
     until: float
     waiting: set[int]
     answers: dict[int, str] = field(default_factory=dict)
-    tell: list[Callable[[str], None]] = field(default_factory=list)
+    reply: list[Callable[[str], None]] = field(default_factory=list)
 
 
 class Status:
@@ -82,11 +82,11 @@ class Status:
         self._listener = listener
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
 
-    def ask(self, tell: Callable[[str], None]) -> None:
-        """Calls `tell` with the text, at most some seconds later."""
+    def ask(self, reply: Callable[[str], None]) -> None:
+        """Calls `reply` with the text, at most some seconds later."""
         if self._round is None:
             self._round = _Round(time.monotonic() + PATIENCE, self._workers.ask_all())
-        self._round.tell.append(tell)
+        self._round.reply.append(reply)
         self.look()
 
     def due(self) -> float:
@@ -113,8 +113,8 @@ class Status:
             return
         self._round = None
         text = self._compose(current)
-        for tell in current.tell:
-            tell(text)
+        for reply in current.reply:
+            reply(text)
 
     def _compose(self, current: _Round) -> str:
         now = time.strftime("%Y-%m-%d %H:%M:%S")

@@ -38,7 +38,7 @@ class Workers:
 
     listeners: sockets that workers connect to; workers that connect by TCP must have the token. The callbacks:
     on_output(rank, OUT or ERR, bytes), on_arrival(worker), on_exit(worker, message), on_loss(worker), on_host(message),
-    on_joined(worker, limit), on_over(worker, well), on_cause(worker, message), on_picture(worker, text),
+    on_joined(worker, limit), on_over(worker, well), on_cause(worker, message), on_status(worker, text),
     on_unhandled(worker, signal). on_host returns whether to keep the connection. lost_after: seconds of silence until a
     connection counts as lost.
     """
@@ -56,7 +56,7 @@ class Workers:
         on_joined: Callable[[Worker, float], None] = lambda worker, limit: None,
         on_over: Callable[[Worker, bool], None] = lambda worker, well: None,
         on_cause: Callable[[Worker, dict[str, Any]], None] = lambda worker, message: None,
-        on_picture: Callable[[Worker, str], None] = lambda worker, text: None,
+        on_status: Callable[[Worker, str], None] = lambda worker, text: None,
         on_unhandled: Callable[[Worker, int], None] = lambda worker, number: None,
         on_host: Callable[[dict[str, Any]], bool] = lambda message: False,
         ranks: int = 1,
@@ -75,7 +75,7 @@ class Workers:
         self._on_joined = on_joined
         self._on_over = on_over
         self._on_cause = on_cause
-        self._on_picture = on_picture
+        self._on_status = on_status
         self._on_unhandled = on_unhandled
         self._connected: dict[socket.socket, Worker] = {}
         for listener in listeners:
@@ -86,16 +86,16 @@ class Workers:
         """Whether any worker is connected. Connections that have not proven the token do not count."""
         return any(worker.nonce is None for worker in self._connected.values())
 
-    def tell(self, worker: Worker, number: int) -> None:
+    def end_program(self, worker: Worker, number: int) -> None:
         """Asks the worker to end its program with this signal."""
         with contextlib.suppress(OSError):
             worker.connection.send(channel.frame(channel.END, bytes([number])))
 
-    def tell_all(self, number: int) -> None:
+    def end_all(self, number: int) -> None:
         for worker in self._connected.values():
-            self.tell(worker, number)
+            self.end_program(worker, number)
 
-    def tell_cause(self, cause: dict[str, Any]) -> None:
+    def send_cause(self, cause: dict[str, Any]) -> None:
         """Sends the failure cause to all ranks."""
         message = channel.frame(channel.FAIL, json.dumps({**cause, "text": cause["text"][:_LONGEST_TEXT]}).encode())
         for worker in self._of_ranks():
@@ -119,7 +119,7 @@ class Workers:
                 worker.connection.send(channel.frame(channel.SIGNAL, bytes([number])))
         return bool(workers)
 
-    def tell_late(self, ranks: set[int], text: str) -> None:
+    def ask_late(self, ranks: set[int], text: str) -> None:
         """Asks these ranks to answer, by a cause that begins with the text, if their process is seen to be stopped."""
         for worker in self._of_ranks():
             if worker.rank in ranks:
@@ -137,7 +137,7 @@ class Workers:
         """Whether the programs of all connected workers have ended."""
         return all(worker.reported for worker in self._of_ranks())
 
-    def listen(self, wanted: bool) -> None:
+    def receive_messages(self, wanted: bool) -> None:
         """Whether to read messages of the workers. While they are not read, the programs wait."""
         for connection in self._connected:
             registered = connection in self._selector.get_map()
@@ -215,8 +215,8 @@ class Workers:
             self._on_joined(worker, float(json.loads(payload)["limit"]))
         elif kind == channel.OVER:
             self._on_over(worker, bool(json.loads(payload)["well"]))
-        elif kind == channel.PICTURE:
-            self._on_picture(worker, payload.decode(errors="replace"))
+        elif kind == channel.STATUS:
+            self._on_status(worker, payload.decode(errors="replace"))
         elif kind == channel.UNHANDLED:
             self._on_unhandled(worker, payload[0])
         elif kind == channel.CAUSE:

@@ -18,7 +18,7 @@ HELLO, OUT, ERR, EXIT = 1, 2, 3, 4
 # From the launcher: end the program with this signal.
 END = 5
 # From a worker: its rank has called init, has ended init, sends the failure cause, or its status.
-JOINED, OVER, CAUSE, PICTURE = 6, 11, 7, 10
+JOINED, OVER, CAUSE, STATUS = 6, 11, 7, 10
 # From the launcher, for the rank: the failure cause; a request for its status; its init takes too long.
 FAIL, ASK, LATE = 8, 9, 12
 # From the launcher: pass this signal on if the program handles it. From a worker: the program does not.

@@ -80,7 +80,7 @@ class _Agent:
         self._selector = selectors.PollSelector()
         self._incoming = channel.Frames()
         self._kill_at = _NEVER
-        self._tell("arrived", True)
+        self._notify("arrived", True)
 
     def run(self, command: str, data: bytes) -> int:
         processes.become_subreaper()
@@ -102,7 +102,7 @@ class _Agent:
         while _has_children() and self._wait():  # workers still report how their ranks end
             pass
         processes.kill_descendants(os.getpid(), processes.reap_orphans)
-        self._tell("leaves", True)
+        self._notify("leaves", True)
         code = child.returncode if child.returncode is not None else -signal.SIGKILL
         return code if code >= 0 else 128 - code
 
@@ -113,7 +113,7 @@ class _Agent:
             key.data(key.fileobj)
         return time.monotonic() < self._kill_at
 
-    def _tell(self, what: str, value: object) -> None:
+    def _notify(self, what: str, value: object) -> None:
         with contextlib.suppress(OSError):
             message = json.dumps({"host": self._host, what: value}).encode()
             self._connection.sendall(channel.frame(channel.HOST, message))
@@ -125,7 +125,7 @@ class _Agent:
     def _on_stdin(self, descriptor: int) -> None:
         if not os.read(descriptor, 4096):
             self._selector.unregister(descriptor)
-            self._tell("lost", "what started its ranks, ssh, has ended")
+            self._notify("lost", "what started its ranks, ssh, has ended")
             self._end(self._spec.grace + _TO_LEAVE)
 
     def _on_launcher(self, connection: socket.socket) -> None:

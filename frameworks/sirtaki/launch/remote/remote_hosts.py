@@ -184,6 +184,6 @@ class Arrivals:
     def _why(self, alias: str) -> str:
         if alias not in self._failed:
             return "no answer yet"
-        said = [line.strip() for line in str(self._failed[alias].get("words", "")).splitlines() if line.strip()]
+        lines = [line.strip() for line in str(self._failed[alias].get("words", "")).splitlines() if line.strip()]
         program = self._shell.words("")[0]
-        return "; ".join(said[-3:]) or f"{program} ended with exit code {self._failed[alias].get('code')} and no words"
+        return "; ".join(lines[-3:]) or f"{program} ended with exit code {self._failed[alias].get('code')} and no words"

@@ -33,19 +33,19 @@ def main(directory: str, arguments: Sequence[str]) -> int:
         plan = json.load(file)
     host, command = words[0], " ".join(words[1:])
     with open(os.path.join(directory, "remote-spec"), "rb") as file:
-        told = agent.order(host, command, file.read())
+        orders = agent.order(host, command, file.read())
     environ = {name.encode("latin-1"): value.encode("latin-1") for name, value in plan["environ"]}
     signal.signal(signal.SIGTERM, _leave)
     try:
-        code, said = _run(plan["hosts"][host], environ, told)
+        code, errors = _run(plan["hosts"][host], environ, orders)
         if code:
-            _report(directory, {"host": host, "code": code, "words": said.decode(errors="replace")})
+            _report(directory, {"host": host, "code": code, "words": errors.decode(errors="replace")})
         return code
     finally:
         _remove_without_launcher(directory)
 
 
-def _run(command: Sequence[str], environ: dict[bytes, bytes], told: bytes) -> tuple[int, bytes]:
+def _run(command: Sequence[str], environ: dict[bytes, bytes], orders: bytes) -> tuple[int, bytes]:
     parent = os.getpid()
     try:
         process = subprocess.Popen(
@@ -58,22 +58,22 @@ def _run(command: Sequence[str], environ: dict[bytes, bytes], told: bytes) -> tu
     except OSError as error:
         return 127, str(error).encode()
     assert process.stdin is not None
-    said = bytearray()
-    reader = threading.Thread(target=_copy_stderr, args=(process, said), daemon=True)
+    errors = bytearray()
+    reader = threading.Thread(target=_copy_stderr, args=(process, errors), daemon=True)
     reader.start()
     with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(told)
+        process.stdin.write(orders)
         process.stdin.flush()
     code = process.wait()  # stdin stays open until then: its end makes the agent end the job
     reader.join(1)
-    return (code if code >= 0 else 128 - code), bytes(said)
+    return (code if code >= 0 else 128 - code), bytes(errors)
 
 
-def _copy_stderr(process: subprocess.Popen[bytes], said: bytearray) -> None:
+def _copy_stderr(process: subprocess.Popen[bytes], errors: bytearray) -> None:
     assert process.stderr is not None
     while data := os.read(process.stderr.fileno(), 4096):
-        said += data
-        del said[:-_KEPT_WORDS]
+        errors += data
+        del errors[:-_KEPT_WORDS]
         os.write(sys.stderr.fileno(), data)
 
 

@@ -11,7 +11,7 @@ from sirtaki.host import cores, processes
 from sirtaki.host.signals import PASSED_ON
 from sirtaki.launch.protocol import channel
 from sirtaki.launch.protocol.spec import Spec, program_environment
-from sirtaki.launch.worker import rank_line
+from sirtaki.launch.worker import rank_link
 
 _WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGCHLD)
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -26,7 +26,7 @@ def start(spec: Spec, line: str) -> tuple[int, int, int]:
     out, out_end = os.pipe()
     err, err_end = os.pipe()
     environ = program_environment(spec, os.environb, cores.available())
-    environ[rank_line.VARIABLE.encode()] = line.encode()
+    environ[rank_link.VARIABLE.encode()] = line.encode()
     parent = os.getpid()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)  # a signal before exec must not run our handlers
     pid = os.fork()
@@ -59,9 +59,9 @@ def _become(spec: Spec, parent: int, ends: tuple[int, int], environ: dict[bytes,
         os.execvpe(spec.command[0], spec.command, environ)
     except FileNotFoundError as error:
         code = 127
-        _say(spec, error)
+        _print_error(spec, error)
     except (OSError, ValueError) as error:
-        _say(spec, error)
+        _print_error(spec, error)
     finally:
         os._exit(code)
 
@@ -75,7 +75,7 @@ def own_cores(spec: Spec) -> set[int]:
     return cores.share(local_rank, ranks) if ranks > 1 and local_rank is not None else set()
 
 
-def _say(spec: Spec, error: OSError | ValueError) -> None:
+def _print_error(spec: Spec, error: OSError | ValueError) -> None:
     what = f"cannot start {os.fsdecode(spec.command[0])!r} on {channel.own_host_name()}"
     if getattr(error, "filename", None) == spec.cwd:
         what += f" in directory {os.fsdecode(spec.cwd)!r}"

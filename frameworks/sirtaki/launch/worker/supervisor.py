@@ -15,7 +15,7 @@ from sirtaki.host import processes, segments
 from sirtaki.host.signals import PASSED_ON
 from sirtaki.launch.protocol import channel
 from sirtaki.launch.protocol.spec import Spec
-from sirtaki.launch.worker import program, program_signals, rank_line
+from sirtaki.launch.worker import program, program_signals, rank_link
 from sirtaki.launch.worker.program_signals import ProgramSignals, Warnings
 
 _READ_BYTES = 1 << 16
@@ -57,12 +57,12 @@ class Supervisor:
         self._child = 0
         self._lost = 0  # the rank's process if it ended without a report
         self._exit_code: int | None = None
-        self._said = 0  # the exit code that the rank announced with its failure cause
+        self._announced_code = 0  # the exit code that the rank announced with its failure cause
         self._segments: set[bytes] = set()  # of a program that was asked to end, and may not remove them
         self._clean = False  # the program and all its processes have ended
         self._signalled = False  # the program was asked to end before its end
         self._ask_at = _NEVER
-        self._tell_at = _NEVER
+        self._signal_at = _NEVER
         self._kill_at = _NEVER
         self._give_up_at = _NEVER
         self._leftovers_at = _NEVER
@@ -71,7 +71,7 @@ class Supervisor:
         self._answer_by = _NEVER
         self._left = False  # has left the job normally
         self._up = False  # its init() has ended
-        self._line = rank_line.RankLine(self._selector, self._on_rank, self._on_rank_lost)
+        self._line = rank_link.RankLink(self._selector, self._on_rank, self._on_rank_lost)
 
     def run(self) -> int:
         """Runs until the program and all its processes have ended and its output is delivered. Returns an exit code."""
@@ -137,7 +137,7 @@ class Supervisor:
         deadline = min(
             self._warnings.due(),
             self._ask_at,
-            self._tell_at,
+            self._signal_at,
             self._kill_at,
             self._leave_at,
             self._missed_at,
@@ -151,9 +151,9 @@ class Supervisor:
         now = time.monotonic()
         for number in self._warnings.take(now):
             self._pass_on(number)
-        if now >= min(self._ask_at, self._tell_at):
-            self._ask_at = self._tell_at = _NEVER
-            self._tell_program()
+        if now >= min(self._ask_at, self._signal_at):
+            self._ask_at = self._signal_at = _NEVER
+            self._end_program()
         if now >= self._kill_at:
             self._kill_at = _NEVER
             self._kill()
@@ -161,7 +161,7 @@ class Supervisor:
             self._leave_at = _NEVER
         if now >= self._answer_by:
             self._answer_by = _NEVER
-            self._tell_state("does not answer")
+            self._send_state("does not answer")
         if now >= self._missed_at:
             self._missed_at = _NEVER
             self._on_missed()
@@ -233,7 +233,7 @@ class Supervisor:
         leaves = self._left and number == signal.SIGTERM
         self._signalled = self._signalled or not leaves
         now = time.monotonic()
-        self._tell_at = now + (_LEAVES_BY_ITSELF if leaves else _BEFORE_ASKING)
+        self._signal_at = now + (_LEAVES_BY_ITSELF if leaves else _BEFORE_ASKING)
         useless = processes.is_stopped(self._line.process() or self._child)  # a stopped program cannot save anything
         self._kill_at = min(self._kill_at, now + (min(_LEFTOVERS, self._spec.grace) if useless else self._spec.grace))
 
@@ -252,7 +252,7 @@ class Supervisor:
         if self._spec.directory:
             shutil.rmtree(self._spec.directory, ignore_errors=True)
         self._kill_at = min(self._kill_at, time.monotonic() + self._spec.grace)
-        self._tell_program()
+        self._end_program()
 
     def _disconnect(self) -> None:
         self._leave_at = _NEVER
@@ -278,9 +278,9 @@ class Supervisor:
                 for pipe in list(self._pipes):
                     self._on_pipe(pipe, selectors.EVENT_READ)  # its last output is sent before its end
                 self._line.drain()
-                self._exit_code = self._exit_code or self._said
+                self._exit_code = self._exit_code or self._announced_code
                 asked, lost = self._ask_at != _NEVER, self._line.was_lost()
-                if (lost or self._exit_code) and not self._signalled and not asked and self._tell_at == _NEVER:
+                if (lost or self._exit_code) and not self._signalled and not asked and self._signal_at == _NEVER:
                     self._leave_at = time.monotonic() + _LINGERS
                 news: dict[str, object] = {
                     "code": self._exit_code,
@@ -291,42 +291,42 @@ class Supervisor:
                 self._send(channel.EXIT, news)
 
     def _on_rank(self, kind: bytes, content: bytes) -> None:
-        if kind == rank_line.JOINS:
+        if kind == rank_link.JOINS:
             self._left = self._up = False
             self._send(channel.JOINED, content)
-        elif kind == rank_line.CAUSE:
+        elif kind == rank_link.CAUSE:
             cause = json.loads(content)
-            self._said = cause["code"]
+            self._announced_code = cause["code"]
             self._write_trace(cause["trace"])
             self._send(channel.CAUSE, content)
-        elif kind == rank_line.PICTURE:
+        elif kind == rank_link.STATUS:
             self._answer_by = _NEVER
-            self._send(channel.PICTURE, content)
-        elif kind == rank_line.LEAVES:
+            self._send(channel.STATUS, content)
+        elif kind == rank_link.LEAVES:
             self._left = True
-        elif kind in (rank_line.UP, rank_line.FAILED):
-            self._up = kind == rank_line.UP
+        elif kind in (rank_link.UP, rank_link.FAILED):
+            self._up = kind == rank_link.UP
             self._send(channel.OVER, {"well": self._up})
-        elif kind == rank_line.DESCRIPTOR:
+        elif kind == rank_link.DESCRIPTOR:
             self._line.give(starters.descriptor()[1])
-        elif kind == rank_line.SIGNAL:
+        elif kind == rank_link.SIGNAL:
             self._send(channel.UNHANDLED, content)
 
     def _on_ask(self) -> None:
         if self._line.joined() and not self._up:
-            self._tell_state("has called init(), and waits there for other ranks")
+            self._send_state("has called init(), and waits there for other ranks")
         elif self._line.joined() and self._line.ask():
             self._answer_by = time.monotonic() + _ANSWERS
         elif self._exit_code is not None:
-            self._tell_state("has ended")
+            self._send_state("has ended")
         else:
-            self._tell_state("has left the job" if self._left else "has not called init()")
+            self._send_state("has left the job" if self._left else "has not called init()")
 
-    def _tell_state(self, words: str) -> None:
+    def _send_state(self, words: str) -> None:
         """Sends the rank's status, as far as this process can see it."""
         process = self._line.process() or self._child
         where = f"rank {self._rank} on host {channel.own_host_name()}, process {process}"
-        self._send(channel.PICTURE, f"{where}: {words}; it {processes.state(process)}".encode(errors="replace"))
+        self._send(channel.STATUS, f"{where}: {words}; it {processes.state(process)}".encode(errors="replace"))
 
     def _on_late(self, text: str) -> None:
         process = self._line.process()
@@ -344,7 +344,7 @@ class Supervisor:
 
     def _on_rank_lost(self, process: int) -> None:
         if self._exit_code is None and self._signalled:
-            self._tell_program()  # in case another process had started it
+            self._end_program()  # in case another process had started it
         elif self._exit_code is None:
             self._lost = process
             self._missed_at = time.monotonic() + _WAITS_FOR_END
@@ -358,7 +358,7 @@ class Supervisor:
     def _note_segments(self) -> None:
         self._segments |= segments.held_by(processes.descendants(os.getpid()))
 
-    def _tell_program(self) -> None:
+    def _end_program(self) -> None:
         """Asks the rank's process to end; without one the process started here, which may be a script around it."""
         if self._exit_code is None:
             self._signalled = True

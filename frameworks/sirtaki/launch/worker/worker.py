@@ -31,7 +31,7 @@ def main(argument: str) -> NoReturn:
         spec = specs.read(argument)
         rank = specs.rank_from(os.environ)
     except (OSError, KeyError, ValueError) as error:
-        _say(f"cannot start a rank on {channel.own_host_name()}: {error}")
+        _print_error(f"cannot start a rank on {channel.own_host_name()}: {error}")
         sys.exit(_CANNOT_START)
     processes.become_subreaper()
     ignore_warnings()
@@ -76,7 +76,7 @@ def _inner(outer: int, spec: specs.Spec, rank: int) -> int:
             connection = channel.connect_remote(spec.endpoints, spec.token, spec.lost_after)
         return Supervisor(spec, rank, connection, outer).run()
     except OSError as error:
-        _say(f"rank {rank} on {channel.own_host_name()} did not start: {error}")
+        _print_error(f"rank {rank} on {channel.own_host_name()} did not start: {error}")
     except BaseException:
         sys.excepthook(*sys.exc_info())
     processes.kill_descendants(os.getpid(), processes.reap_orphans)
@@ -94,5 +94,5 @@ def _inherited_descriptors() -> list[int]:
     return found
 
 
-def _say(text: str) -> None:
+def _print_error(text: str) -> None:
     os.write(2, f"sirtakirun: {text}\n".encode(errors="surrogateescape"))

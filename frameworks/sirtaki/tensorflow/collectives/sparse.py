@@ -63,7 +63,7 @@ def reduce_slices(
         (values,) = verbs.allgather([wire], called("values"), how.group, **scope)
         of_all = _scaled(_wide(compression.decompress(values, ctx)), how.prescale)
         rows = tf.IndexedSlices(of_all, gathered, slices.dense_shape)
-        total = average_slices(rows, verbs.ask("size", how.group), merged) if how.op == Average else merged(rows)
+        total = average_slices(rows, verbs.query("size", how.group), merged) if how.op == Average else merged(rows)
         return tf.cast(_scaled(total.values, how.postscale), slices.values.dtype), total.indices
 
     def by_table() -> tuple[tf.Tensor, tf.Tensor]:
@@ -91,7 +91,7 @@ def _announce(name: str | None, rows: tf.Tensor, table_rows: tf.Tensor) -> None:
     """Logs once for each name that it is reduced as a table."""
     key = name or ""
 
-    def say(rows_now: Any, table_rows_now: Any) -> None:
+    def log_once(rows_now: Any, table_rows_now: Any) -> None:
         if key not in _announced:
             _announced.add(key)
             _log.warning(
@@ -102,6 +102,6 @@ def _announce(name: str | None, rows: tf.Tensor, table_rows: tf.Tensor) -> None:
             )
 
     if tf.executing_eagerly():
-        say(int(rows), int(table_rows))
+        log_once(int(rows), int(table_rows))
     else:
-        tf.numpy_function(say, [rows, table_rows], [])
+        tf.numpy_function(log_once, [rows, table_rows], [])

@@ -91,7 +91,7 @@ class GradientReducer:
     def _scaled(self, grad: Any) -> Any:
         if grad is None:
             return None
-        ranks = verbs.ask("size", self.how.group)
+        ranks = verbs.query("size", self.how.group)
         if isinstance(grad, tf.IndexedSlices):
             values = grad.values / tf.cast(ranks, grad.values.dtype)
             return tf.IndexedSlices(values, grad.indices, grad.dense_shape)

@@ -69,7 +69,7 @@ def _broadcast(op: Any, *grads: Any) -> Gradients:
 
     def reduce(dense: list[tf.Tensor], _: list[tf.Tensor]) -> list[tf.Tensor]:
         means = verbs.allreduce(dense, _grad_name(op), Reduction(group=group), ignore_name_scope=True)
-        is_root = tf.equal(verbs.ask("rank"), root)
+        is_root = tf.equal(verbs.query("rank"), root)
         return [tf.where(is_root, mean, tf.zeros_like(mean)) for mean in means]
 
     return _of_floats(op, grads, reduce)
@@ -85,7 +85,7 @@ def _allgather(op: Any, *grads: Any) -> Gradients:
         rows = tf.stack([tf.shape(tensor, tf.int64)[0] for tensor in inputs])
         sizes = None if name is None else f"{name}.sizes"
         (of_all,) = verbs.allgather([rows[tf.newaxis]], sizes, group, ignore_name_scope=True)
-        starts = tf.reduce_sum(of_all[: verbs.ask("rank_in_set", group)], 0)
+        starts = tf.reduce_sum(of_all[: verbs.query("rank_in_set", group)], 0)
         return [mean[starts[i] : starts[i] + rows[i]] for i, mean in enumerate(means)]
 
     return _of_floats(op, grads, reduce)
@@ -110,7 +110,7 @@ def _reducescatter(op: Any, *grads: Any) -> Gradients:
     how = _reduction(op, "reducescatter")
 
     def reduce(dense: list[tf.Tensor], _: list[tf.Tensor]) -> list[tf.Tensor]:
-        ranks = verbs.ask("size", how.group) if how.op == Sum else 1
+        ranks = verbs.query("size", how.group) if how.op == Sum else 1
         factor = how.prescale * how.postscale
         scaled = [grad * tf.cast(ranks, grad.dtype) * tf.cast(factor, grad.dtype) for grad in dense]
         return verbs.allgather(scaled, _grad_name(op), how.group, ignore_name_scope=True)

@@ -95,10 +95,10 @@ def _alltoall(loop: Any) -> list[Any]:
 
 @pfor.RegisterPFor("SirtakiTopology")
 def _topology(loop: Any) -> list[Any]:
-    return [pfor.wrap(verbs.ask_again(loop.op), False)]
+    return [pfor.wrap(verbs.query_again(loop.op), False)]
 
 
 @pfor.RegisterPFor("SirtakiBarrier")
 @pfor.RegisterPFor("SirtakiJoin")
-def _meeting(loop: Any) -> list[Any]:
+def _refuse_barrier_and_join(loop: Any) -> list[Any]:
     raise _refused(loop.op.type.removeprefix("Sirtaki").lower())

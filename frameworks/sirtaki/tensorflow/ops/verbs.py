@@ -19,7 +19,7 @@ from sirtaki.tensorflow.ops.labels import label, refuse_xla
 from sirtaki.tensorflow.ops.library import ops
 from sirtaki.tensorflow.ops.program_order import free_of_order, in_place
 
-_QUESTIONS = ("rank", "size", "local_rank", "local_size", "included", "rank_in_set")
+_QUERIES = ("rank", "size", "local_rank", "local_size", "included", "rank_in_set")
 
 
 class Reduction(NamedTuple):
@@ -119,12 +119,12 @@ def join() -> tf.Tensor:
     return in_place(lambda: ops.sirtaki_join(label=called, **_circumstances()))
 
 
-def ask(question: str, group: int = 0, name: str | None = None) -> tf.Tensor:
+def query(question: str, group: int = 0, name: str | None = None) -> tf.Tensor:
     """An int32 scalar that is computed when the op runs."""
-    return ops.sirtaki_topology(question=_QUESTIONS.index(question), process_set=group, name=name)
+    return ops.sirtaki_topology(question=_QUERIES.index(question), process_set=group, name=name)
 
 
-def ask_again(op: Any) -> tf.Tensor:
+def query_again(op: Any) -> tf.Tensor:
     """The question of an existing op."""
     return ops.sirtaki_topology(question=op.get_attr("question"), process_set=op.get_attr("process_set"))
 

@@ -33,7 +33,7 @@ def not_compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def tell_the_end(step: core.GradientStep, ended: Callable[[], None], begin: Callable[[], None]) -> None:
+def notify_at_end(step: core.GradientStep, ended: Callable[[], None], begin: Callable[[], None]) -> None:
     """Calls back when the backward under way ends; until then the step listens.
 
     In one that another one has started it does neither, for its end is not the end. If an operation did so, `begin` is

@@ -23,7 +23,7 @@ from sirtaki.checks.call_site import call_site
 from sirtaki.native import core
 from sirtaki.reduce_ops import Average
 from sirtaki.torch.collectives.sparse import SparseReduction
-from sirtaki.torch.gradients.backward import current_task, not_compiled, tell_the_end
+from sirtaki.torch.gradients.backward import current_task, not_compiled, notify_at_end
 from sirtaki.torch.gradients.buckets import bucketed
 from sirtaki.torch.gradients.gradient_kinds import agree
 from sirtaki.torch.gradients.optimizer_options import Options, number_optimizer, parameters_in
@@ -213,7 +213,7 @@ class GradientReducer:
         if task not in self._tasks:
             self._tasks.add(task)
             self._step.site = call_site()
-            tell_the_end(self._step, self._backward_ended, self._begin_backward)
+            notify_at_end(self._step, self._backward_ended, self._begin_backward)
 
     @not_compiled
     def _backward_ended(self) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 # From the rank: it calls init; init has succeeded; init has failed; it has left; failure cause; its status.
-JOINS, UP, FAILED, LEAVES, CAUSE, PICTURE = b"J", b"U", b"N", b"L", b"C", b"P"
+JOINS, UP, FAILED, LEAVES, CAUSE, STATUS = b"J", b"U", b"N", b"L", b"C", b"P"
 # To the rank: the job ends; a request for its status.
 FAIL, ASK = b"F", b"A"
 # To the rank: raise this signal if the program handles it. From the rank: the program does not.
@@ -27,7 +27,7 @@ VARIABLE = "SIRTAKI_SUPERVISOR"
 _LONGEST = 1 << 18
 
 
-class RankLine:
+class RankLink:
     """on_message(kind, content); on_loss(process): called if a process disconnects without leaving normally."""
 
     def __init__(
