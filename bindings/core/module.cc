@@ -12,4 +12,5 @@ PYBIND11_MODULE(_core, module) {
   sirtaki::bind_gpu_direct(module);
   sirtaki::bind_gradients(module);
   sirtaki::bind_forced_stacks(module);
+  sirtaki::bind_python_stack(module);
 }

@@ -128,7 +128,7 @@ std::vector<std::int64_t> gathered_rows(const RequestsByRank& requests, std::siz
   std::vector<std::int64_t> rows;
   rows.reserve(tensors * requests.size());
   for (std::size_t t = 0; t < tensors; ++t) {
-    for (const auto& request : requests) rows.push_back(request->tensors[t].shape[0]);
+    for (const auto& request : requests) rows.push_back(request == nullptr ? 0 : request->tensors[t].shape[0]);
   }
   return rows;
 }
@@ -137,7 +137,9 @@ std::vector<std::int64_t> exchanged_rows(const RequestsByRank& requests) {
   const auto ranks = static_cast<std::int64_t>(requests.size());
   std::vector<std::int64_t> rows;
   for (const auto& request : requests) {
-    if (request->splits.empty()) {
+    if (request == nullptr) {
+      rows.insert(rows.end(), requests.size(), 0);
+    } else if (request->splits.empty()) {
       rows.insert(rows.end(), requests.size(), request->tensors[0].shape[0] / ranks);
     } else {
       rows.insert(rows.end(), request->splits.begin(), request->splits.end());

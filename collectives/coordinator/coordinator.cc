@@ -29,6 +29,16 @@ std::string title_of(const std::pair<std::string, std::uint64_t>& key) {
   return shown.title();
 }
 
+// A joined rank to which rows are sent, that nobody would read; -1 if there is none.
+int rank_that_misses_rows(const RequestsByRank& requests, const Agreement& agreement) {
+  if (agreement.request.verb != Verb::kAlltoall) return -1;
+  for (std::size_t place = 0; place < agreement.sizes.size(); ++place) {
+    const std::size_t to = place % requests.size();
+    if (requests[to] == nullptr && agreement.sizes[place] > 0) return static_cast<int>(to);
+  }
+  return -1;
+}
+
 }  // namespace
 
 Coordinator::Coordinator(std::vector<int> global_ranks, const Settings& settings)
@@ -132,8 +142,15 @@ void Coordinator::settle(std::map<Key, Entry>::iterator position) {
   }
   std::string mismatch = find_mismatch(entry.requests, global_ranks_);
   if (mismatch.empty()) mismatch = gpus_.check(entry.requests, global_ranks_);
+  Agreement agreement;
   if (mismatch.empty()) {
-    Agreement agreement = agree(entry.requests);
+    agreement = agree(entry.requests);
+    if (const int lost = rank_that_misses_rows(entry.requests, agreement); lost >= 0) {
+      mismatch = "'" + title_of(position->first) + "': alltoall cannot run, since rows are sent to " +
+                 list_ranks(global({lost})) + ", which called join(). Send it none, by splits.";
+    }
+  }
+  if (mismatch.empty()) {
     agreement.request.sequence = 0;
     ready_.push_back({std::move(entry), std::move(agreement), position->first.second});
   } else {
@@ -154,18 +171,30 @@ std::string Coordinator::reason_to_refuse(const Key& key, const Entry& entry) co
            "same number of steps, or call "
            "join() on the ranks that are done.";
   }
-  if (joined_count_ == 0) return "";
+  std::vector<int> joined;
+  for (const int rank : ranks_where(joined_)) {
+    if (entry.requests[static_cast<std::size_t>(rank)] == nullptr) joined.push_back(rank);
+  }
+  if (joined.empty()) return "";
   const auto& request = entry.first;
   const bool scales_neutral =
       request->op != ReduceOp::kSum && request->op != ReduceOp::kAverage && request->prescale != 1;
   if (request->verb == Verb::kAllreduce && scales_neutral) {
     return "'" + title + "': " + std::string(name_of(request->op)) + " with a prescale_factor cannot run, since " +
-           list_ranks(global(ranks_where(joined_))) + " called join() and what they contribute would be scaled too.";
+           list_ranks(global(joined)) + " called join() and what they contribute would be scaled too.";
   }
   if (request->verb == Verb::kAllreduce || request->verb == Verb::kBarrier) return "";
-  return "'" + title + "': " + std::string(name_of(request->verb)) + " cannot run, since " +
-         list_ranks(global(ranks_where(joined_))) +
-         " called join() and can only take part in allreduce and barrier until all ranks have joined.";
+  const std::string cannot = "'" + title + "': " + std::string(name_of(request->verb)) + " cannot run, since ";
+  const bool gives_rows = request->verb == Verb::kAllgather || request->verb == Verb::kAlltoall;
+  if (on_host(*request) && gives_rows) return "";
+  if (on_host(*request) && request->verb == Verb::kBroadcast) {
+    const bool lacks_root = std::find(joined.begin(), joined.end(), request->root) != joined.end();
+    return lacks_root ? cannot + "its root, " + list_ranks(global({request->root})) + ", called join()." : "";
+  }
+  return cannot + list_ranks(global(joined)) +
+         " called join(). A rank that has joined can take part in allreduce and barrier, and in allgather, broadcast "
+         "and "
+         "alltoall in host memory, until all ranks have joined.";
 }
 
 void Coordinator::refuse(const Key& key, const std::string& message) {
@@ -222,14 +251,16 @@ Item Coordinator::make_item(Ready& ready, Verdict& verdict) {
     by_one_slot &= !voted || *voted == ready.entry.slots[rank];
     voted = ready.entry.slots[rank];
   }
+  const Verb verb = ready.agreement.request.verb;
+  // The numbers of rows that are stored count every rank.
+  const bool lacks_rows = !ready.agreement.sizes.empty() && item.contributors < static_cast<int>(size());
   // The cached agreement is valid only if every rank voted with the same slot.
-  if (by_one_slot && voted && slots_.is_live(*voted)) {
+  if (by_one_slot && !lacks_rows && voted && slots_.is_live(*voted)) {
     item.slot = *voted;
     slots_.touch(item.slot);
     return item;
   }
-  const Verb verb = ready.agreement.request.verb;
-  const bool repeats = verb != Verb::kAddProcessSet && verb != Verb::kRemoveProcessSet;
+  const bool repeats = verb != Verb::kAddProcessSet && verb != Verb::kRemoveProcessSet && !lacks_rows;
   if (repeats) {
     // A rank that has sent nothing since a verdict may still vote with a slot that this verdict removed. A rank that
     // has joined acts on all verdicts before it votes again, so it does not count here.

@@ -231,7 +231,7 @@ BatchItem Group::to_batch_item(Item& item) {
 // Only after join() may a rank take part in a request that it has not made. Its own request must match the agreed one.
 void Group::check_own_part(const BatchItem& item) const {
   const Request& request = item.agreement->request;
-  const bool joins = request.verb == Verb::kAllreduce || request.verb == Verb::kBarrier;
+  const bool joins = request.verb <= Verb::kBarrier && request.verb != Verb::kReducescatter;
   const bool about_sets = request.verb == Verb::kAddProcessSet || request.verb == Verb::kRemoveProcessSet;
   const bool fits = item.submission ? item.submission->request.verb == request.verb &&
                                           item.submission->request.tensors.size() == request.tensors.size()

@@ -46,6 +46,11 @@ std::int64_t largest_bytes(std::span<const Segment> segments, DType dtype) {
 // How often queued work is checked while nothing else happens.
 constexpr std::chrono::milliseconds kLookInterval{500};
 
+// Null for a rank that has joined: it contributes no rows, and is never a root.
+const void* input(const BatchItem& item, std::size_t tensor) {
+  return item.submission ? item.submission->addresses[tensor].in : nullptr;
+}
+
 // Of several events on one stream, only the latest is needed.
 void add_event(std::vector<EventPtr>& events, const EventPtr& event) {
   if (event == nullptr) return;
@@ -314,7 +319,7 @@ Task Executor::broadcast(Batch& batch) {
     const Request& request = item.agreement->request;
     for (std::size_t t = 0; t < request.tensors.size(); ++t) {
       const TensorSpec& spec = request.tensors[t];
-      Segment segment{item.submission->addresses[t].in, output(item, t, spec.shape), element_count(spec.shape)};
+      Segment segment{input(item, t), output(item, t, spec.shape), element_count(spec.shape)};
       if (rank_ == root && segment.in != segment.out && segment.count > 0 && spec.device == kHostDevice) {
         std::memcpy(segment.out, segment.in, static_cast<std::size_t>(segment.count) * size_of(spec.dtype));
       }
@@ -339,7 +344,7 @@ Task Executor::allgather(BatchItem& item) {
     const std::size_t size = size_of(spec.dtype);
     DataPlane& plane = choose_plane({Verb::kAllgather, spec.dtype, ReduceOp::kSum, spec.device,
                                      element_count(shape) * static_cast<std::int64_t>(size)});
-    const Spread spread{item.submission->addresses[t].in, output(item, t, shape), scaled(rows, row_size(spec.shape))};
+    const Spread spread{input(item, t), output(item, t, shape), scaled(rows, row_size(spec.shape))};
     co_await plane.allgather(size, spread);
   }
 }
@@ -383,7 +388,7 @@ Task Executor::alltoall(BatchItem& item) {
   const std::size_t size = size_of(spec.dtype);
   DataPlane& plane = choose_plane(
       {Verb::kAlltoall, spec.dtype, ReduceOp::kSum, spec.device, most * row * static_cast<std::int64_t>(size)});
-  const Exchange exchange{item.submission->addresses[0].in, output(item, 0, shape),
+  const Exchange exchange{input(item, 0), output(item, 0, shape),
                           scaled(std::span(rows).subspan(me * ranks, ranks), row), receive_counts};
   co_await plane.alltoall(size, exchange);
 }

@@ -1,6 +1,7 @@
 """The compiled core's interface for Python. Private: only the adapters use it."""
 
 from collections.abc import Callable, Sequence
+from types import CodeType
 from typing import Any
 
 # One tensor of a request: address to read, address to write (0: the core allocates the result), dtype number,
@@ -128,8 +129,8 @@ def submit(
     depends on all ranks. Needed for allgather, reducescatter and alltoall.
     """
 
-# Hooks on parameters (bindings/gradients.h). What follows the usual course is done without Python; for the rest the two
-# functions that a step is made with are called.
+# Hooks on parameters (bindings/core/gradients/gradients.h). The usual course runs without Python. In all other cases
+# the hooks call the two functions that the step was made with.
 class GradientStep:
     """What the hooks of one reducer share. on_gradient(slot) counts a gradient, send(unit) sends a complete unit."""
     def __init__(self, on_gradient: Callable[[Any], None], send: Callable[[Any], None], passes: int, /) -> None: ...
@@ -213,6 +214,13 @@ def first_unsettled(slots: tuple[Any, ...], groups: list[Any]) -> Any:
 def divert_gradients(elsewhere: bool) -> None:
     """While true, every complete unit is given to its step's `send`."""
 
+def look_outward(
+    internal: tuple[str, ...], counted: CodeType, wanted: tuple[CodeType, ...]
+) -> tuple[str, int, int, Any]:
+    """(file and line of the innermost frame whose file begins with none of `internal`, "" and 0 if there is none; how
+    many frames run the code `counted`; `self` of the outermost frame that runs one of `wanted`, or None).
+    """
+
 def c_api() -> int:
     """The address of the table of C functions that compiled kernels of frameworks call (bindings/c_api.h)."""
 
@@ -227,7 +235,7 @@ def set_gpu_libraries(nccl: Sequence[str], nvrtc: Sequence[str]) -> None:
 def set_usual_gpu(number: int) -> None:
     """The GPU of this rank if it joins without having submitted a GPU tensor; -1: the one of its local rank."""
 
-# NCCL without the engine, for steps that are captured into a graph (bindings/gpu_direct.cc).
+# NCCL without the engine, for steps that are captured into a graph (bindings/core/gpu/gpu_direct.cc).
 Card = tuple[str, str, str, str]
 
 def gpu_card(device: int) -> Card:

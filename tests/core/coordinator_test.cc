@@ -177,7 +177,7 @@ TEST_CASE("Joined ranks count as present") {
   Verdict verdict = f.decide();
   CHECK(verdict.batches[0][0].contributors == 2);
   Request gather = allreduce("g");
-  gather.verb = Verb::kAllgather;
+  gather.verb = Verb::kReducescatter;
   f.submit(0, gather);
   verdict = f.decide();
   check_contains(verdict.refusals[0].message, "rank 2 called join()");
@@ -187,6 +187,35 @@ TEST_CASE("Joined ranks count as present") {
   CHECK_MESSAGE(verdict.last_joined == 0, "last to join");
   for (int rank : {0, 1, 2}) f.submit(rank, gather);
   REQUIRE_MESSAGE(f.decide().batches.size() == 1U, "after the join all is as before");
+}
+
+TEST_CASE("A joined rank contributes no rows") {
+  Fixture f(3);
+  Request join;
+  join.verb = Verb::kJoin;
+  join.name = "join";
+  Request gather = allreduce("g");
+  gather.verb = Verb::kAllgather;
+  for (int rank : {0, 1, 2}) f.submit(rank, gather);
+  CHECK(f.decide().batches[0][0].agreement->sizes == std::vector<std::int64_t>{4, 4, 4});
+  f.submit(2, join);
+  for (int rank : {0, 1}) f.submit(rank, gather);
+  const Verdict verdict = f.decide();
+  REQUIRE_MESSAGE(verdict.batches[0][0].agreement, "the stored numbers of rows count rank 2");
+  CHECK(verdict.batches[0][0].agreement->sizes == std::vector<std::int64_t>{4, 4, 0});
+  Request exchange = allreduce("x", {3});
+  exchange.verb = Verb::kAlltoall;
+  for (int rank : {0, 1}) f.submit(rank, exchange);
+  check_contains(f.decide().refusals[0].message, "rows are sent to rank 2, which called join()");
+  Request broadcast = allreduce("b");
+  broadcast.verb = Verb::kBroadcast;
+  broadcast.root = 2;
+  f.submit(0, broadcast);
+  check_contains(f.decide().refusals[0].message, "its root, rank 2, called join()");
+  for (int rank : {0, 1}) f.submit(rank, join);
+  f.decide();
+  for (int rank : {0, 1, 2}) f.submit(rank, gather);
+  CHECK_MESSAGE(!f.decide().batches[0][0].agreement, "by its slot, with the rows of all");
 }
 
 TEST_CASE("A join is refused only after the batches that count on the joined rank") {

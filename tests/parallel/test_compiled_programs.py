@@ -32,17 +32,17 @@ def step(x):
     optimizer.step()
 
 
-run = torch.compile({compiled}, backend="aot_eager")
+run = torch.compile({compiled}, backend="{backend}")
 share = 6 // hvd.size()
 for number in range(4):
     x = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(number))
     own = x[hvd.rank() * share :][:share]
-    if {compiled} is backward:
-        optimizer.zero_grad()
+    if {compiled} is step:
         run(own)
-        optimizer.step()
     else:
-        run(own)
+        optimizer.zero_grad()
+        (run if {compiled} is backward else backward)(own)
+        (optimizer.step if {compiled} is backward else run)()
 torch._dynamo.config.compiled_autograd = False
 for number in range(4):
     x = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(number))
@@ -54,10 +54,21 @@ for a, b in zip(model.parameters(), expected.parameters()):
 """
 
 
-@pytest.mark.parametrize("autograd", (False, True))
-@pytest.mark.parametrize("compiled", ("backward", "step"))
-def test_compiled_programs_equal_one_process_without_noise(compiled, autograd):
-    ended = jobs.run_script(2, PROGRAM.format(compiled=compiled, autograd=autograd), limit=120)
+RUNS = [(2, "aot_eager", compiled, autograd) for compiled in ("backward", "step") for autograd in (False, True)]
+
+
+@pytest.mark.parametrize(
+    ("count", "backend", "compiled", "autograd"),
+    [
+        *RUNS,
+        (3, "inductor", "backward", False),
+        (3, "inductor", "step", True),
+        (3, "inductor", "optimizer.step", False),
+    ],
+)
+def test_compiled_programs_equal_one_process_without_noise(count, backend, compiled, autograd):
+    program = PROGRAM.format(compiled=compiled, autograd=autograd, backend=backend)
+    ended = jobs.run_script(count, program, limit=120)
     assert ended.code == 0, ended.output
     for noise in ("Exception ignored", "does not know how to trace", "sirtaki"):
         assert noise not in ended.output, ended.output

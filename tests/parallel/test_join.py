@@ -1,7 +1,6 @@
 """C12: ranks with unequal numbers of batches."""
 
 import jobs
-import pytest
 import torch
 from ranks import ranks
 
@@ -49,19 +48,6 @@ def test_join_with_synchronised_batch_norm(rank_count):
         expected = torch.nn.BatchNorm1d(2, affine=False).double()(alone)
         torch.testing.assert_close(layer(alone), expected)
     hvd.join()
-
-
-@ranks(2)
-def test_other_verbs_while_a_rank_has_joined(rank_count):
-    if hvd.rank() == 0:
-        for call in (
-            lambda: hvd.allgather(torch.ones(2), name="too late"),
-            lambda: hvd.broadcast(torch.ones(2), 0, name="too late"),
-        ):
-            with pytest.raises(hvd.HorovodInternalError, match="join"):
-                call()
-    hvd.join()
-    assert hvd.allgather(torch.ones(2), name="together").tolist() == [1.0] * 4
 
 
 def test_without_join_it_is_an_error_naming_the_rank_that_finished():

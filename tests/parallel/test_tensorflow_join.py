@@ -74,18 +74,30 @@ def test_join_keeps_its_place_among_loops(rank_count):
     assert (float(total), float(weight)) == (2.0 * rank_count, -1.0)
 
 
-@ranks(2)
+@ranks(2, 3)
 @pytest.mark.parametrize("mode", MODES)
 def test_other_verbs_while_a_rank_has_joined(rank_count, mode):
+    """C13: a joined rank contributes no rows, and does not count in an average."""
     if hvd.rank() == 0:
+        assert in_mode(mode, lambda: hvd.broadcast(tf.ones(2), 0, name="from 0"))().numpy().tolist() == [1.0, 1.0]
+    else:
+        in_mode(mode, lambda: hvd.broadcast(tf.zeros(2), 0, name="from 0"))()
+        here = [float(rank) for rank in range(1, rank_count)]
+        rows = tf.fill([1, 2], float(hvd.rank()))
+        assert in_mode(mode, lambda: hvd.allgather(rows))().numpy()[:, 0].tolist() == here
+        assert in_mode(mode, lambda: hvd.broadcast(rows, 1))().numpy().tolist() == [[1.0, 1.0]]
+        slices = tf.IndexedSlices(rows, [2], [4, 2])
+        average = in_mode(mode, lambda: tf.convert_to_tensor(hvd.allreduce(slices)))().numpy()[2].tolist()
+        assert average == [sum(here) / len(here)] * 2
         for call in (
-            lambda: hvd.allgather(tf.ones(2), name="too late"),
+            lambda: hvd.reducescatter(tf.ones(4), name="too late"),
             lambda: hvd.broadcast(tf.ones(2), 0, name="too late"),
+            lambda: hvd.alltoall(tf.ones(rank_count), name="too late"),
         ):
             with pytest.raises(tf.errors.FailedPreconditionError, match="join"):
                 in_mode(mode, call)()
     hvd.join()
-    assert in_mode(mode, lambda: hvd.allgather(tf.ones(2)))().numpy().tolist() == [1.0] * 4
+    assert in_mode(mode, lambda: hvd.allgather(tf.ones(2)))().numpy().tolist() == [1.0] * (2 * rank_count)
 
 
 @ranks(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from types import FrameType, TracebackType
@@ -38,9 +39,20 @@ def call_site() -> str:
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(_internal):
-            return f"{_base_name(file)}:{frame.f_lineno}"
+            return site_at(file, frame.f_lineno)
         frame = frame.f_back
     return ""
+
+
+def internal_prefixes() -> tuple[str, ...]:
+    """What the files of frames begin with that call_site() skips."""
+    return _internal
+
+
+@functools.lru_cache(maxsize=1024)
+def site_at(file: str, line: int) -> str:
+    """A line of a file, as call_site() gives it."""
+    return f"{_base_name(file)}:{line}" if file else ""
 
 
 def site_in(trace: TracebackType | None) -> str:

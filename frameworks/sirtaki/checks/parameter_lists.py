@@ -19,7 +19,7 @@ _ADVICE = (
 
 
 @contextmanager
-def told_by_name(names: Callable[[], Sequence[str]], process_set: int) -> Iterator[None]:
+def errors_name_parameters(names: Callable[[], Sequence[str]], process_set: int) -> Iterator[None]:
     """Wrap it around a collective with one entry for each parameter. If the ranks have different numbers of parameters,
     the SirtakiInternalError then names the parameters that some ranks lack. names: of this rank's parameters.
     """
@@ -27,13 +27,13 @@ def told_by_name(names: Callable[[], Sequence[str]], process_set: int) -> Iterat
         yield
     except SirtakiInternalError as error:
         differ = "shape differs" in str(error) and not core.failure()
-        text = _asked(names(), process_set) if differ else ""
+        text = _exchanged_difference(names(), process_set) if differ else ""
         if not text:
             raise
         raise SirtakiInternalError(text) from error
 
 
-def _asked(names: Sequence[str], process_set: int) -> str:
+def _exchanged_difference(names: Sequence[str], process_set: int) -> str:
     """Every rank gets the same refusal, so all ranks call this; "" if one has left since."""
     payload = json.dumps([core.rank(), list(names)]).encode()
     try:
