@@ -86,7 +86,7 @@ def test_other_verbs_while_a_rank_has_joined(rank_count, mode):
         rows = tf.fill([1, 2], float(hvd.rank()))
         assert in_mode(mode, lambda: hvd.allgather(rows))().numpy()[:, 0].tolist() == here
         assert in_mode(mode, lambda: hvd.broadcast(rows, 1))().numpy().tolist() == [[1.0, 1.0]]
-        slices = tf.IndexedSlices(rows, [2], [4, 2])
+        slices = tf.IndexedSlices(rows, tf.constant([2]), tf.constant([4, 2]))
         average = in_mode(mode, lambda: tf.convert_to_tensor(hvd.allreduce(slices)))().numpy()[2].tolist()
         assert average == [sum(here) / len(here)] * 2
         for call in (
