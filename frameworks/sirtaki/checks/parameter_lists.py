@@ -33,7 +33,7 @@ def errors_name_parameters(names: Callable[[], Sequence[str]], process_set: int)
 
 
 def _exchanged_difference(names: Sequence[str], process_set: int) -> str:
-    """Every rank gets the same refusal, so all ranks call this; "" if one has left since."""
+    """The same error is raised on all ranks, so all ranks call this. "" if a rank has left since."""
     payload = json.dumps([core.rank(), list(names)]).encode()
     try:
         parts = allgather_bytes(payload, "allgather.names of parameters", process_set)
