@@ -1,5 +1,5 @@
-// The Python types of gradients.h: attributes, life and death, and what the collector must see, for a parameter, its
-// hook and the reducer refer to each other.
+// The Python types of gradients.h: attributes, construction, deletion, and garbage collection, which is needed because
+// a parameter, its hook and the reducer refer to each other.
 #include <pybind11/stl.h>
 #include <structmember.h>
 
@@ -124,7 +124,7 @@ int clear_members(PyObject* self) {
 constexpr auto visit_step = &visit_members<GradientStep, &GradientStep::on_gradient, &GradientStep::send>;
 constexpr auto clear_step = &clear_members<GradientStep, &GradientStep::on_gradient, &GradientStep::send>;
 constexpr auto visit_unit = &visit_members<GradientUnit, &GradientUnit::step, &GradientUnit::slots>;
-// A unit keeps its step, which its hooks ask while they are there.
+// A unit owns a reference to its step, because hooks read the step as long as they exist.
 constexpr auto clear_unit = &clear_members<GradientUnit, &GradientUnit::slots>;
 constexpr auto visit_slot =
     &visit_members<GradientSlot, &GradientSlot::parameter, &GradientSlot::unit, &GradientSlot::gradient>;
