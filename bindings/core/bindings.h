@@ -34,7 +34,7 @@ Device& gpu(int number);
 // NCCL, or null with the loader's message in `why`.
 std::shared_ptr<const NcclLibrary> find_nccl(std::string& why);
 // For the planes of a job. A rank's usual GPU is chosen by `local_rank`.
-GpuOptions gpu_options(const Settings& settings, std::function<void(const std::string&)> tell,
+GpuOptions gpu_options(const Settings& settings, std::function<void(const std::string&)> log,
                        std::function<int()> local_rank);
 
 // Sets the Python exception for this error.

@@ -72,7 +72,7 @@ Request request_of(const SirtakiRequest& asked) {
 void tell_result(const SirtakiRequest& asked, Work& work) {
   try {
     const Result& result = work.result();
-    if (result.there != nullptr) result.there->hold_back_all();
+    if (result.output_ready != nullptr) result.output_ready->hold_back_all();
     const auto splits = static_cast<std::int32_t>(result.received_splits.size());
     const SirtakiOutcome outcome{kSirtakiOk, "", result.value, result.received_splits.data(), splits, 0};
     asked.finished(asked.context, &outcome);

@@ -39,7 +39,7 @@ void set_engine(std::shared_ptr<Engine> engine) {
 constexpr std::chrono::seconds kPatienceWithStarter{3};
 constexpr const char* kNotInitialized = "Sirtaki has not been initialized; use init().";
 
-void say(int rank, bool with_time, const std::string& line) {
+void log(int rank, bool with_time, const std::string& line) {
   const std::string text = "sirtaki: " + (with_time ? time_of_day(wall_clock()) + " " : "") + "[rank " +
                            std::to_string(rank) + "] " + line + "\n";
   if (::write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // stderr is closed; nothing can be reported
@@ -50,11 +50,11 @@ MpiCommunicator base_communicator(const MpiSession& session, const StartOptions&
   return start.comm_ranks.empty() ? session.world() : session.of_ranks(start.comm_ranks);
 }
 
-PlaneOptions plane_options(const Settings& settings, const std::function<void(const std::string&)>& tell) {
+PlaneOptions plane_options(const Settings& settings, const std::function<void(const std::string&)>& log) {
   return {.shared_memory = settings.shared_memory,
           .hierarchical_allreduce = settings.hierarchical_allreduce,
-          .gpus = gpu_options(settings, tell, [] { return engine_to_use()->topology().local_rank; }),
-          .tell = tell};
+          .gpus = gpu_options(settings, log, [] { return engine_to_use()->topology().local_rank; }),
+          .log = log};
 }
 
 // For a rank whose program succeeded in a failed job. If it exited first, its exit code would become the job's.
@@ -104,10 +104,10 @@ void start_engine(const StartOptions& start) {
     process().session = std::make_unique<MpiSession>(load_mpi(start.mpi_libraries), threads);
   }
   MpiCommunicator communicator = base_communicator(*process().session, start);
-  options.say = [rank = communicator.rank(), settings = options.settings](const std::string& line) {
-    if (settings.says_warnings) say(rank, settings.says_time, line);
+  options.log = [rank = communicator.rank(), settings = options.settings](const std::string& line) {
+    if (settings.says_warnings) log(rank, settings.says_time, line);
   };
-  auto world = make_mpi_fabric(std::move(communicator), plane_options(options.settings, options.say));
+  auto world = make_mpi_fabric(std::move(communicator), plane_options(options.settings, options.log));
   set_engine(std::make_shared<Engine>(std::move(options), std::move(world)));
   process().outside = std::make_unique<Outside>(find_engine(), start.launcher, takes_usr1);
   watch_forks();

@@ -22,9 +22,9 @@ Leftovers& leftovers() {
 
 bool is_in_use(const Work& work) {
   if (!work.done()) return true;
-  if (work.abandoned() || work.there() == nullptr) return false;
+  if (work.abandoned() || work.output_ready() == nullptr) return false;
   try {
-    return !work.there()->reached();
+    return !work.output_ready()->reached();
   } catch (const Error&) {
     return false;  // a failed GPU uses no memory any more; the error is reported elsewhere
   }
@@ -89,13 +89,13 @@ class PyWork {
       if (!done && PyErr_CheckSignals() != 0) throw py::error_already_set();
     }
     work_->result();
-    const EventPtr& there = work_->there();
-    if (there == nullptr) return;
+    const EventPtr& output_ready = work_->output_ready();
+    if (output_ready == nullptr) return;
     if (stream) {
-      hold_back(there, *stream);
+      hold_back(output_ready, *stream);
     } else {
       const py::gil_scoped_release release;
-      there->block();
+      output_ready->block();
       stay_out_of_ending_interpreter();
     }
     // Memory returned to the stream that allocated it is reused only after that stream has waited.

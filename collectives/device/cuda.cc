@@ -200,7 +200,7 @@ class CudaDevice final : public Device {
     driver_->check(driver_->MemcpyAsync(address(out), address(in), bytes, stream), "cuMemcpyAsync");
   }
 
-  std::string room() override {
+  std::string free_memory() override {
     const Current current(*driver_, context_);
     std::size_t free = 0;
     std::size_t total = 0;

@@ -79,7 +79,7 @@ class Device {
   virtual DeviceMemory allocate(std::size_t bytes) = 0;         // null data if there is not enough memory
   virtual DeviceMemory allocate_pinned(std::size_t bytes) = 0;  // host memory that the device copies from and to
   virtual void copy(void* out, const void* in, std::size_t bytes, Stream stream) = 0;
-  virtual std::string room() = 0;  // free and total memory, for messages
+  virtual std::string free_memory() = 0;  // free and total memory, for messages
 
   // Why the two below cannot be called; empty if they can.
   virtual const std::string& lacks_kernels() = 0;

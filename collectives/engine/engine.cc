@@ -89,10 +89,10 @@ Engine::Engine(EngineOptions options, std::unique_ptr<Fabric> world)
       doorbell_.attach(bells_->of(topology_.rank));
       bells_->of(topology_.rank).life.prepare();
       CorePlacement placement(bells_, topology_.rank);
-      placement.publish();
+      placement.publish_allowed();
       world->share_memory(bells_);  // waits for all ranks, so that each has published its cores
       lock_.set_backoff(Backoff(placement));
-      has_core_ = placement.suffice(2);
+      has_core_ = placement.has_cores_for_all(2);
     }
   }
   control_ = world->transport().name();

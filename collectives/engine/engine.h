@@ -30,7 +30,7 @@ namespace sirtaki {
 struct EngineOptions {
   Settings settings;
   std::string program;                          // must be equal on all ranks, for example versions
-  std::function<void(const std::string&)> say;  // one line for people
+  std::function<void(const std::string&)> log;  // one line for people
   // Gets the stacks of this process's threads when its interpreter does not answer; optional.
   std::function<std::string()> stacks_by_force;
 };
@@ -148,7 +148,7 @@ class Engine final : private GroupOwner {
   void on_process_set(const Agreement& agreement, std::optional<Submission> submission) override;
   void on_asked(int group) override { inquiry_.collect(group); }
   void on_job_status(const std::string& job_status) override { inquiry_.set_job_status(job_status); }
-  void say(const std::string& line) override { options_.say(line); }
+  void log(const std::string& line) override { options_.log(line); }
 
   EngineOptions options_;
   Observers observers_;

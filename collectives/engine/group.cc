@@ -152,7 +152,7 @@ bool Group::take_in_messages() {
 
 bool Group::coordinate() {
   if (coordinator_->has_to_watch()) {
-    for (const std::string& line : coordinator_->watch(Clock::now())) owner_.say(line);
+    for (const std::string& line : coordinator_->watch(Clock::now())) owner_.log(line);
   }
   // While a plan verdict is postponed, make no new decisions. Every rank postpones alike. A failing job is the
   // exception.

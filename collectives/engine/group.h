@@ -32,7 +32,7 @@ class GroupOwner {
   // The coordinator wants this rank's status.
   virtual void on_asked(int group) = 0;
   virtual void on_job_status(const std::string& job_status) = 0;
-  virtual void say(const std::string& line) = 0;
+  virtual void log(const std::string& line) = 0;
 
  protected:
   ~GroupOwner() = default;

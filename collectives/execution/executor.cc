@@ -107,8 +107,8 @@ bool Executor::progress() {
 
 void Executor::finish_batch(const Error* refused) {
   if (plane_ != nullptr) {
-    if (const EventPtr there = plane_->end()) {
-      for (Result& result : results_) result.there = there;
+    if (const EventPtr output_ready = plane_->end()) {
+      for (Result& result : results_) result.output_ready = output_ready;
       watching_ = true;
     }
   }

@@ -72,7 +72,7 @@ void PlanFollower::finish_barrier() {
   if (!plan_) return;  // this rank departed at that barrier
   if (!called_off.empty()) return end_plan(std::move(called_off));
   ++batches_done_;
-  plan_->went_on(Clock::now());
+  plan_->note_progress(Clock::now());
   owner_.on_plan_batch_done();
   if (std::exchange(departing_, false)) depart();
 }

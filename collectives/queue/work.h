@@ -22,7 +22,7 @@ struct Result {
   std::vector<Shape> shapes;        // of each output
   std::vector<std::int64_t> received_splits;
   std::int64_t value = 0;
-  EventPtr there;  // GPU: the event after which the results are in memory; the work is done before that
+  EventPtr output_ready;  // GPU: the event after which the results are in memory; the work is done before that
 };
 
 class Work {
@@ -43,7 +43,7 @@ class Work {
   bool known() const { return known_.load(std::memory_order_relaxed); }
 
   // After done(): the GPU event after which the results are there and the inputs are no longer read; null on the host.
-  const EventPtr& there() const { return result_.there; }
+  const EventPtr& output_ready() const { return result_.output_ready; }
 
   // Runs the callback once the work is done: on the thread that finishes the work, or at once on this thread. May be
   // called once only. Waiting threads may wake before the callback runs.

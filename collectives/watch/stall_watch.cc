@@ -41,7 +41,7 @@ StallWatch::StallWatch(std::vector<int> global_ranks, std::vector<std::string> h
 StallWatch::Report StallWatch::look(const Coordinator& coordinator, Clock::time_point now) {
   Report report;
   const std::vector<Waiting> waiting = coordinator.waiting();
-  tell_resumed(waiting, now, report);
+  report_resumed(waiting, now, report);
   Clock::time_point oldest = now;
   for (const Waiting& entry : waiting) oldest = std::min(oldest, entry.since);
   const double age = seconds(now - oldest);
@@ -101,7 +101,7 @@ void StallWatch::warn(const std::vector<Waiting>& waiting, Clock::time_point now
   for (const Waiting& entry : waiting) warned_.try_emplace(entry.title, entry.since);
 }
 
-void StallWatch::tell_resumed(const std::vector<Waiting>& waiting, Clock::time_point now, Report& report) {
+void StallWatch::report_resumed(const std::vector<Waiting>& waiting, Clock::time_point now, Report& report) {
   if (warned_.empty()) return;
   const bool still = std::any_of(waiting.begin(), waiting.end(), [&](const Waiting& entry) {
     const auto found = warned_.find(entry.title);

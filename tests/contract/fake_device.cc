@@ -140,7 +140,7 @@ class Fake final : public FakeDevice {
     return {memory, bytes, [](std::byte* data) { std::free(data); }};
   }
   DeviceMemory allocate_pinned(std::size_t bytes) override { return allocate(bytes); }
-  std::string room() override { return "0 of 0 MiB are free"; }
+  std::string free_memory() override { return "0 of 0 MiB are free"; }
 
   void copy(void* out, const void* in, std::size_t bytes, Stream stream) override {
     call(stream, [=] { std::memcpy(out, in, bytes); });

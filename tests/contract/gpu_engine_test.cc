@@ -45,7 +45,7 @@ struct Rank {
   float seen(const std::shared_ptr<Work>& work, const std::vector<float>& tensor) {
     while (!work->wait()) {
     }
-    work->result().there->hold_back(stream);
+    work->result().output_ready->hold_back(stream);
     float value = 0;
     device.call(stream, [&] { value = tensor.back(); });
     device.record(stream)->block();
@@ -66,14 +66,14 @@ void run_ranks(
       mend_fake_nccl(*device);
       EngineOptions options;
       options.program = "test";
-      options.say = [](const std::string&) {};
+      options.log = [](const std::string&) {};
       const MakePlanes make_planes = [&](Transport& transport, const std::vector<int>&) {
         GpuOptions gpus;
         gpus.devices = [&](int) -> Device& { return *device; };
         gpus.usual = usual;
         gpus.load_nccl = [](std::string&) { return fake_nccl(); };
         gpus.operations = operations;
-        gpus.tell = [](const std::string&) {};
+        gpus.log = [](const std::string&) {};
         DataPlanes planes;
         planes.push_back(make_point_to_point_plane(transport));
         planes.push_back(make_gpu_plane(transport, {planes[0].get()}, std::move(gpus)));

@@ -15,7 +15,7 @@ namespace sirtaki::testing {
 inline EngineOptions default_options() {
   EngineOptions options;
   options.program = "test";
-  options.say = [](const std::string&) {};
+  options.log = [](const std::string&) {};
   return options;
 }
 

@@ -170,7 +170,7 @@ class Owner final : public GroupOwner {
   void on_process_set(const Agreement&, std::optional<Submission>) override {}
   void on_asked(int) override {}
   void on_job_status(const std::string&) override {}
-  void say(const std::string&) override {}
+  void log(const std::string&) override {}
 };
 
 DataPlanes idle_planes() {

@@ -179,8 +179,8 @@ Task GpuPlane::prepare() {
     throw Error(ErrorKind::kPrecondition, "SIRTAKI_GPU_OPERATIONS=nccl cannot be done: " + agreement.refusal);
   }
   if (!agreement.why_not.empty() && transport_.rank() == 0) {
-    options_.tell(std::string("GPU tensors travel ") + (agreement.mpi ? "by MPI" : "by way of host memory") +
-                  " instead of NCCL: " + agreement.why_not);
+    options_.log(std::string("GPU tensors travel ") + (agreement.mpi ? "by MPI" : "by way of host memory") +
+                 " instead of NCCL: " + agreement.why_not);
   }
   if (agreement.mpi && (!agreement.nccl || options_.levels != nullptr)) {
     mpi_ = std::make_unique<MpiGpuCollectives>(*options_.mpi, *device_, stream_, agreement.kernels);

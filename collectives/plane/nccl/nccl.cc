@@ -48,7 +48,7 @@ int NcclCollectives::operation(const Reduction& reduction, const NcclReduction& 
   return how.factor == 1.0 ? how.op : communicator_.scaled_sum(reduction.dtype, how.factor);
 }
 
-std::byte* NcclCollectives::room(DeviceMemory& memory, std::int64_t bytes, const char* what) {
+std::byte* NcclCollectives::buffer_of(DeviceMemory& memory, std::int64_t bytes, const char* what) {
   const auto size = static_cast<std::size_t>(bytes);
   if (memory.size() >= size) return memory.data();
   Device& device = communicator_.device();
@@ -57,7 +57,7 @@ std::byte* NcclCollectives::room(DeviceMemory& memory, std::int64_t bytes, const
   memory = device.allocate(size);
   if (memory.data() != nullptr) return memory.data();
   throw Error(ErrorKind::kAborted, "gpu:" + std::to_string(device.number()) + " has no room for " + what + " of " +
-                                       std::to_string(bytes) + " bytes (" + device.room() +
+                                       std::to_string(bytes) + " bytes (" + device.free_memory() +
                                        "). Lower SIRTAKI_FUSION_THRESHOLD, or leave memory free: a smaller batch, or "
                                        "a limit for the framework's own pool.");
 }
@@ -67,7 +67,7 @@ std::vector<Segment> NcclCollectives::with_scratch(DType dtype, ReduceOp op, std
   std::int64_t absent = 0;
   for (const Segment& segment : segments) absent += segment.in == nullptr ? segment.count : 0;
   if (absent == 0) return segments;
-  std::byte* next = room(scratch_, bytes_of(absent, dtype), "what stands for absent tensors");
+  std::byte* next = buffer_of(scratch_, bytes_of(absent, dtype), "what stands for absent tensors");
   communicator_.device().fill_identity(dtype, op, next, absent, communicator_.stream());
   for (Segment& segment : segments) {
     if (segment.in != nullptr) continue;
@@ -79,7 +79,7 @@ std::vector<Segment> NcclCollectives::with_scratch(DType dtype, ReduceOp op, std
 
 // The packed elements. The padding between the parts is reduced as well and never read.
 Segment NcclCollectives::pack(const Reduction& reduction, const NcclReduction& how, const NcclFilling& filling) {
-  std::byte* buffer = room(packed_, filling.bytes, "the fusion buffer");
+  std::byte* buffer = buffer_of(packed_, filling.bytes, "the fusion buffer");
   std::vector<Part> parts;
   std::int64_t place = 0;
   for (const Segment& part : filling.parts) {
@@ -224,7 +224,7 @@ Task NcclCollectives::reducescatter(Reduction reduction, const Spread& spread) {
     co_return;
   }
   const std::int64_t start = next_place(0, bytes_of(total, how.wire));
-  std::byte* given = room(packed_, start + bytes_of(mine, how.wire), "a reducescatter's converted tensor");
+  std::byte* given = buffer_of(packed_, start + bytes_of(mine, how.wire), "a reducescatter's converted tensor");
   std::byte* got = given + start;
   const Part in{spread.in, given, total};
   communicator_.device().convert(how.wire, reduction.dtype, {&in, 1}, how.before, communicator_.stream());

@@ -19,7 +19,7 @@ _ADVICE = (
 
 
 @contextmanager
-def told_by_name(names: Callable[[], Sequence[str]], process_set: int) -> Iterator[None]:
+def missing_parameters_in_error(names: Callable[[], Sequence[str]], process_set: int) -> Iterator[None]:
     """Wrap it around a collective with one entry for each parameter. If the ranks have different numbers of parameters,
     the SirtakiInternalError then names the parameters that some ranks lack. names: of this rank's parameters.
     """
