@@ -92,7 +92,7 @@ GpuOptions gpu_options(const Settings& settings, std::function<void(const std::s
   options.load_nccl = &find_nccl;
   options.operations = settings.gpu_operations;
   options.log = std::move(log);
-  options.dead_rank = [] { return engine_to_use()->dead_rank(); };
+  options.dead_rank = [] { return engine_for_collective()->dead_rank(); };
   return options;
 }
 

@@ -23,10 +23,11 @@ class PreparedAllreduce {
 
   // What is sent next lies here. False if one of the objects is not a tensor that lies as it must; no error is set.
   bool locate(PyObject* const* gradients, std::size_t count);
-  // Queues what was located. `keep` holds the gradients.
-  pybind11::object submit(pybind11::object keep);
+  // With the memory that was located last. `stream`: of the gradients' GPU.
+  Submission submission(std::optional<std::uintptr_t> stream) const;
+  int process_set() const { return process_set_; }
 
-  // What is not a gradient: the last of what `submit` has to keep.
+  // What is not a gradient: a submission uses this memory, too.
   const pybind11::object& rest() const { return rest_; }
   // Where the program asks for it: part of the request.
   const std::string& site() const { return request_.site; }

@@ -12,7 +12,7 @@
 #include "fabric/mpi_fabric.h"
 #include "fork.h"
 #include "mpi/mpi_session.h"
-#include "outside.h"
+#include "request_listener.h"
 
 namespace sirtaki {
 namespace {
@@ -21,7 +21,7 @@ struct Process {
   std::mutex mutex;  // held while an engine is made or ended
   std::mutex engine_mutex;
   std::shared_ptr<Engine> engine;
-  std::unique_ptr<Outside> outside;
+  std::unique_ptr<RequestListener> listener;
   bool failed = false;                  // whether the last job failed
   std::unique_ptr<MpiSession> session;  // outlives engines: MPI can be initialised only once
 };
@@ -53,7 +53,7 @@ MpiCommunicator base_communicator(const MpiSession& session, const StartOptions&
 PlaneOptions plane_options(const Settings& settings, const std::function<void(const std::string&)>& log) {
   return {.shared_memory = settings.shared_memory,
           .hierarchical_allreduce = settings.hierarchical_allreduce,
-          .gpus = gpu_options(settings, log, [] { return engine_to_use()->topology().local_rank; }),
+          .gpus = gpu_options(settings, log, [] { return engine_for_collective()->topology().local_rank; }),
           .log = log};
 }
 
@@ -72,18 +72,18 @@ std::shared_ptr<Engine> find_engine() {
   return process().engine;
 }
 
-std::shared_ptr<Engine> engine_to_ask() {
+std::shared_ptr<Engine> engine_for_constants() {
   auto engine = find_engine();
   if (engine == nullptr) throw Error(ErrorKind::kInvalidArgument, kNotInitialized);
   return engine;
 }
 
-std::shared_ptr<Engine> engine_to_look_into() {
+std::shared_ptr<Engine> engine_for_query() {
   refuse_forked_child();
-  return engine_to_ask();
+  return engine_for_constants();
 }
 
-std::shared_ptr<Engine> engine_to_use() {
+std::shared_ptr<Engine> engine_for_collective() {
   refuse_forked_child();
   auto engine = find_engine();
   if (engine == nullptr) throw Error(ErrorKind::kPrecondition, kNotInitialized);
@@ -109,7 +109,7 @@ void start_engine(const StartOptions& start) {
   };
   auto world = make_mpi_fabric(std::move(communicator), plane_options(options.settings, options.log));
   set_engine(std::make_shared<Engine>(std::move(options), std::move(world)));
-  process().outside = std::make_unique<Outside>(find_engine(), start.launcher, takes_usr1);
+  process().listener = std::make_unique<RequestListener>(find_engine(), start.launcher, takes_usr1);
   watch_forks();
 }
 
@@ -120,7 +120,7 @@ std::optional<FailureCause> end_engine() {
   const std::lock_guard lock(process().mutex);
   const std::optional<FailureCause> cause = engine->cause();
   process().failed = !engine->failure().empty();
-  process().outside.reset();
+  process().listener.reset();
   set_engine(nullptr);
   return cause;
 }
@@ -147,7 +147,7 @@ void abort_job(int exit_code) {
 }
 
 bool mpi_threads_supported() {
-  engine_to_ask();
+  engine_for_constants();
   return process().session->multiple_threads();
 }
 

@@ -49,9 +49,9 @@ class Work {
   // called once only. Waiting threads may wake before the callback runs.
   void then(std::function<void(Work&)> callback);
 
-  // Engine only, once.
-  void finish(Result result);
-  void fail(const Error& error);
+  // Engine only, once. With an error, the work has failed.
+  void finish(Result result, const Error* error = nullptr);
+  void fail(const Error& error) { finish(Result(), &error); }
 
  private:
   // Bits of the state; a thread sleeps only while kAwaited is set, and `callback_` is there only if kFollowed is.
@@ -59,8 +59,6 @@ class Work {
   static constexpr std::uint32_t kAwaited = 1;
   static constexpr std::uint32_t kFollowed = 2;
   static constexpr std::uint32_t kDone = 4;
-
-  void publish();
 
   std::atomic<std::uint32_t> state_{kPending};
   std::atomic<bool> known_{false};

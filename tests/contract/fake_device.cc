@@ -103,7 +103,7 @@ class FakeEvent final : public Event {
   Stream stream() const override { return stream_; }
   std::uint64_t number() const override { return number_; }
   bool reached() override { return point_->reached(); }
-  void hold_back(Stream stream) override {
+  void block_stream(Stream stream) override {
     fake(stream).call([point = point_] { point->block(); });
   }
   void block() override { point_->block(); }
@@ -120,7 +120,7 @@ class Fake final : public FakeDevice {
 
   int number() const override { return hardware_.number; }
   const std::string& identity() const override { return hardware_.identity; }
-  void within(const std::function<void()>& calls) override {
+  void with_context(const std::function<void()>& calls) override {
     check();
     const Inside inside(*this);
     calls();

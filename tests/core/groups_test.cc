@@ -41,7 +41,7 @@ struct Fixture {
     request.name = "b";
     Submission submission(std::move(request), {});
     auto work = submission.work;
-    groups.find(id)->submit(std::move(submission));
+    groups.find(id)->plan().submit(std::move(submission));
     return work;
   }
   void run() {

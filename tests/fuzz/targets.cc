@@ -192,7 +192,7 @@ void follow(std::span<const std::byte> bytes) {
   for (const Verb verb : kVerbs) {
     const Request request = request_of(verb, name_of_call(verb));
     std::vector<Address> addresses(request.tensors.size(), {memory.data(), memory.data()});
-    group.submit({request, addresses});
+    group.plan().submit({request, addresses});
   }
   try {
     line.send(1, {bytes.begin(), bytes.end()});

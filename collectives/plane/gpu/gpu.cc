@@ -158,7 +158,7 @@ void GpuPlane::begin(const StreamPosition& position) {
                                          name_of_device(device_->number()) + "; a rank uses one GPU");
   }
   bytes_ = position.bytes;
-  for (const EventPtr& event : position.after) event->hold_back(stream_);
+  for (const EventPtr& event : position.after) event->block_stream(stream_);
 }
 
 // Before the first collective.
@@ -215,7 +215,7 @@ Task GpuPlane::connect(std::shared_ptr<const NcclLibrary> library, const GpuCard
 
 NcclUniqueId GpuPlane::own_id(const NcclLibrary& library) {
   NcclUniqueId id{};
-  device_->within([&] { library.check(library.calls.GetUniqueId(&id), "ncclGetUniqueId"); });
+  device_->with_context([&] { library.check(library.calls.GetUniqueId(&id), "ncclGetUniqueId"); });
   return id;
 }
 

@@ -98,7 +98,7 @@ void StagingBuffers::move(std::span<const StagingCopy> copies, Buffer& buffer, s
 // kilobytes.
 void StagingBuffers::fetch(const StagingStep& step, Buffer& buffer, std::size_t element_size) {
   enlarge(buffer, static_cast<std::size_t>(step.count) * element_size);
-  if (buffer.free != nullptr) buffer.free->hold_back(to_host_);
+  if (buffer.free != nullptr) buffer.free->block_stream(to_host_);
   std::vector<StagingCopy> copies = step.in;
   if (packs(copies, buffer)) {
     const StagingCopy whole = span_of(copies, buffer, element_size);
@@ -131,8 +131,8 @@ void StagingBuffers::put_back(const StagingStep& step, Buffer& buffer, std::size
 Task StagingBuffers::run(std::vector<StagingStep> steps, std::size_t element_size) {
   busy_ = true;
   const EventPtr before = device_.record(stream_);
-  before->hold_back(to_host_);
-  before->hold_back(to_device_);
+  before->block_stream(to_host_);
+  before->block_stream(to_device_);
   for (std::size_t i = 0; i < std::min(buffers_.size(), steps.size()); ++i) fetch(steps[i], buffers_[i], element_size);
   for (std::size_t i = 0; i < steps.size(); ++i) {
     Buffer& buffer = buffers_[i % buffers_.size()];
@@ -142,7 +142,7 @@ Task StagingBuffers::run(std::vector<StagingStep> steps, std::size_t element_siz
     put_back(steps[i], buffer, element_size);
     if (i + buffers_.size() < steps.size()) fetch(steps[i + buffers_.size()], buffer, element_size);
   }
-  device_.record(to_device_)->hold_back(stream_);
+  device_.record(to_device_)->block_stream(stream_);
   busy_ = false;
 }
 

@@ -23,15 +23,15 @@ bool all_equal(std::span<const std::int64_t> counts) {
 
 std::int64_t bytes_of(std::int64_t count, DType dtype) { return count * static_cast<std::int64_t>(size_of(dtype)); }
 
-NcclWay way_of(Verb verb, DType dtype, int op, std::span<const Segment> segments) {
-  NcclWay way;
+NcclOperation way_of(Verb verb, DType dtype, int op, std::span<const Segment> segments) {
+  NcclOperation way;
   way.what(static_cast<int>(verb)).what(static_cast<int>(dtype)).what(op);
   for (const Segment& segment : segments) way.size(segment.count);
   return way;
 }
 
-NcclWay way_of(Verb verb, DType dtype, int op, std::span<const std::int64_t> counts) {
-  NcclWay way;
+NcclOperation way_of(Verb verb, DType dtype, int op, std::span<const std::int64_t> counts) {
+  NcclOperation way;
   way.what(static_cast<int>(verb)).what(static_cast<int>(dtype)).what(op);
   for (const std::int64_t count : counts) way.size(count);
   return way;
@@ -127,12 +127,12 @@ Task NcclCollectives::allreduce(Reduction reduction, std::span<const Segment> se
   const int op = operation(reduction, how);
   if (!batch.direct.empty()) batch.direct = with_scratch(reduction.dtype, reduction.op, std::move(batch.direct));
   const auto queue_direct = [&] { queue_allreduce(reduction.dtype, op, batch.direct); };
-  const NcclWay direct_way = way_of(Verb::kAllreduce, reduction.dtype, how.op, batch.direct);
+  const NcclOperation direct_way = way_of(Verb::kAllreduce, reduction.dtype, how.op, batch.direct);
   if (batch.fillings.empty() && !batch.direct.empty()) co_await communicator_.group(direct_way, queue_direct);
   for (const NcclFilling& filling : batch.fillings) {
     const Segment packed = pack(reduction, how, filling);
     const bool is_last = &filling == &batch.fillings.back();
-    NcclWay way = is_last ? direct_way : way_of(Verb::kAllreduce, how.wire, how.op, std::span<const Segment>());
+    NcclOperation way = is_last ? direct_way : way_of(Verb::kAllreduce, how.wire, how.op, std::span<const Segment>());
     way.what(static_cast<int>(how.wire)).size(packed.count);
     co_await communicator_.group(way, [&] {
       queue_allreduce(how.wire, op, {&packed, 1});
@@ -144,7 +144,7 @@ Task NcclCollectives::allreduce(Reduction reduction, std::span<const Segment> se
 }
 
 Task NcclCollectives::broadcast(int root, std::size_t element_size, std::span<const Segment> segments) {
-  NcclWay way = way_of(Verb::kBroadcast, DType::kUint8, root, segments);
+  NcclOperation way = way_of(Verb::kBroadcast, DType::kUint8, root, segments);
   way.what(static_cast<int>(element_size));
   co_await communicator_.group(way, [&] {
     for (const Segment& segment : segments) {
@@ -161,7 +161,7 @@ Task NcclCollectives::broadcast(int root, std::size_t element_size, std::span<co
 // Parts of unequal length: each owner broadcasts its part, in one NCCL group.
 Task NcclCollectives::allgather(std::size_t element_size, const Spread& spread) {
   if (sum(spread.counts) == 0) co_return;
-  NcclWay way = way_of(Verb::kAllgather, DType::kUint8, all_equal(spread.counts) ? 1 : 0, spread.counts);
+  NcclOperation way = way_of(Verb::kAllgather, DType::kUint8, all_equal(spread.counts) ? 1 : 0, spread.counts);
   way.what(static_cast<int>(element_size));
   if (!all_equal(spread.counts)) {
     std::vector<Segment> parts;
@@ -214,7 +214,7 @@ Task NcclCollectives::reducescatter(Reduction reduction, const Spread& spread) {
   const std::int64_t total = sum(spread.counts);
   if (total == 0) co_return;
   const int op = operation(reduction, how);
-  const NcclWay way = way_of(Verb::kReducescatter, how.wire, how.op, spread.counts);
+  const NcclOperation way = way_of(Verb::kReducescatter, how.wire, how.op, spread.counts);
   const std::int64_t mine = spread.counts[static_cast<std::size_t>(communicator_.members().rank)];
   if (!how.converts) {
     co_await communicator_.group(
@@ -235,7 +235,7 @@ Task NcclCollectives::reducescatter(Reduction reduction, const Spread& spread) {
 
 Task NcclCollectives::alltoall(std::size_t element_size, const Exchange& exchange) {
   const NcclCalls& calls = communicator_.calls();
-  NcclWay way = way_of(Verb::kAlltoall, DType::kUint8, static_cast<int>(element_size), exchange.send_counts);
+  NcclOperation way = way_of(Verb::kAlltoall, DType::kUint8, static_cast<int>(element_size), exchange.send_counts);
   for (const std::int64_t count : exchange.receive_counts) way.size(count);
   co_await communicator_.group(way, [&] {
     std::int64_t sent = 0;

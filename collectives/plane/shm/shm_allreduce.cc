@@ -144,12 +144,15 @@ struct AtOnce {
   // Call it when all ranks have written.
   void reduce() const {
     channel.set_all_done_before(turn);  // a rank that has written in this turn is done with the turn before
-    std::size_t offset = 0;
-    if (barrier != nullptr) {
-      exchange_barrier();
-      offset += kWordBytes;
+    if (barrier != nullptr) exchange_barrier();
+    std::size_t offset = barrier == nullptr ? 0 : kWordBytes;
+    const bool called_off = barrier != nullptr && barrier->called_off();
+    for (const Segment& segment : called_off ? std::span<const Segment>() : segments) {
+      for (int r = 0; r < channel.size(); ++r) inputs[static_cast<std::size_t>(r)] = channel.slot(r, turn) + offset;
+      inputs[static_cast<std::size_t>(channel.rank())] = static_cast<const std::byte*>(segment.in);
+      reduce_inputs(reduction, inputs, static_cast<std::byte*>(segment.out), segment.count);
+      offset += bytes(segment);
     }
-    if (barrier == nullptr || !barrier->called_off()) reduce_all(offset);
     channel.defer_done(turn);
     channel.prefetch_own_slot(turn + 1, offset);
   }
@@ -162,16 +165,6 @@ struct AtOnce {
       barrier->merge(theirs);
     }
     barrier->conclude();
-  }
-
-  // The elements begin at `offset` of the slots. Sets `offset` to their end.
-  void reduce_all(std::size_t& offset) const {
-    for (const Segment& segment : segments) {
-      for (int r = 0; r < channel.size(); ++r) inputs[static_cast<std::size_t>(r)] = channel.slot(r, turn) + offset;
-      inputs[static_cast<std::size_t>(channel.rank())] = static_cast<const std::byte*>(segment.in);
-      reduce_inputs(reduction, inputs, static_cast<std::byte*>(segment.out), segment.count);
-      offset += bytes(segment);
-    }
   }
 };
 
