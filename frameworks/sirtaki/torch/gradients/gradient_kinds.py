@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from sirtaki.checks.call_site import call_site
-from sirtaki.checks.parameter_lists import difference, errors_name_parameters
+from sirtaki.checks.parameter_lists import difference, missing_parameters_in_error
 from sirtaki.exceptions import SirtakiInternalError
 from sirtaki.exchange import allgather_bytes
 from sirtaki.native import core
@@ -90,7 +90,7 @@ def _count(ballot: Ballot, name: str, group: int) -> list[list[int]] | None:
     words = _words_of([ballot.subject, *(_described(slot) for slot in listed)])
     paper = torch.tensor([1, *words, *(word * word for word in words), *dense, *sparse], dtype=torch.int64)
     site = f"{call_site()} ({ballot.why})" if ballot.why else call_site()
-    with errors_name_parameters(lambda: [slot.name for slot in listed], group):
+    with missing_parameters_in_error(lambda: [slot.name for slot in listed], group):
         _start(name, paper, group, site).wait()
     result = paper.tolist()
     voters, sums, squares = result[0], result[1 : 1 + _WORDS], result[1 + _WORDS : 1 + 2 * _WORDS]
