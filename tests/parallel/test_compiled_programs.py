@@ -4,10 +4,13 @@ import jobs
 import pytest
 
 PROGRAM = """
+import os, tempfile
 import torch
 import sirtaki.torch as hvd
 
 hvd.init()
+folder = tempfile.TemporaryDirectory()  # in one that ranks share, a rank may load what another one still writes
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder.name
 torch._dynamo.config.compiled_autograd = {autograd}
 
 
