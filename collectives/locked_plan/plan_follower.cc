@@ -33,7 +33,7 @@ void PlanFollower::lock(const LockedPlan::Batches& batches) {
   for (const auto& batch : batches) {
     for (const auto& agreement : batch) {
       if (agreement->request.verb == Verb::kAllreduce) continue;
-      throw Error(ErrorKind::kAborted, "a plan holds something else than allreduces; please report this as a bug");
+      throw Error(ErrorKind::kAborted, "a plan contains a request that is no allreduce; please report this as a bug");
     }
   }
   plan_.emplace(batches, size_, Clock::now());

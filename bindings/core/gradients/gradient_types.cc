@@ -1,5 +1,5 @@
-// The Python types of gradients.h: attributes, life and death, and what the collector must see, for a parameter, its
-// hook and the reducer refer to each other.
+// The Python types of gradients.h: attributes, construction, deletion, and garbage collection, which is needed because
+// a parameter, its hook and the reducer refer to each other.
 #include <pybind11/stl.h>
 #include <structmember.h>
 
@@ -25,7 +25,7 @@ PyObject* slots_of(PyObject* self, void*) {
   return slots == nullptr ? PyTuple_New(0) : new_reference(slots);
 }
 
-// Takes any sequence of CoordinatorCache. What was prepared is no longer right.
+// Takes any sequence of GradientSlot. The prepared request is no longer valid.
 int set_slots(PyObject* self, PyObject* value, void*) {
   auto* unit = as<GradientUnit>(self);
   PyObject* const slots = value == nullptr ? PyTuple_New(0) : PySequence_Tuple(value);
@@ -33,7 +33,7 @@ int set_slots(PyObject* self, PyObject* value, void*) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(slots); ++i) {
     if (PyObject_TypeCheck(PyTuple_GET_ITEM(slots, i), slot_type)) continue;
     Py_DECREF(slots);
-    PyErr_SetString(PyExc_TypeError, "slots must be CoordinatorCache");
+    PyErr_SetString(PyExc_TypeError, "slots must be GradientSlot objects");
     return -1;
   }
   Py_XSETREF(unit->slots, slots);
@@ -124,7 +124,7 @@ int clear_members(PyObject* self) {
 constexpr auto visit_step = &visit_members<GradientStep, &GradientStep::on_gradient, &GradientStep::send>;
 constexpr auto clear_step = &clear_members<GradientStep, &GradientStep::on_gradient, &GradientStep::send>;
 constexpr auto visit_unit = &visit_members<GradientUnit, &GradientUnit::step, &GradientUnit::slots>;
-// A unit keeps its step, which its hooks ask while they are there.
+// A unit owns a reference to its step, because hooks read the step as long as they exist.
 constexpr auto clear_unit = &clear_members<GradientUnit, &GradientUnit::slots>;
 constexpr auto visit_slot =
     &visit_members<GradientSlot, &GradientSlot::parameter, &GradientSlot::unit, &GradientSlot::gradient>;
