@@ -4,6 +4,7 @@
 #include <exception>
 #include <new>
 
+#include "core/process.h"
 #include "prepared.h"
 
 namespace sirtaki {
@@ -27,7 +28,7 @@ struct Attribute {
 
  private:
   void look_up(PyObject* tensor) {
-    Py_XSETREF(type, taken(reinterpret_cast<PyObject*>(Py_TYPE(tensor))));
+    Py_XSETREF(type, new_reference(reinterpret_cast<PyObject*>(Py_TYPE(tensor))));
     PyObject* const found = PyObject_GetAttrString(type, name);
     const bool has_getter = found != nullptr && Py_IS_TYPE(found, &PyGetSetDescr_Type);
     getter = has_getter ? reinterpret_cast<PyGetSetDescrObject*>(found)->d_getset : nullptr;
@@ -57,7 +58,7 @@ long long version_of(PyObject* gradient) {
 }
 
 void remember(GradientSlot* slot, PyObject* gradient) {
-  Py_XSETREF(slot->gradient, gradient == Py_None ? nullptr : taken(gradient));
+  Py_XSETREF(slot->gradient, gradient == Py_None ? nullptr : new_reference(gradient));
   slot->version = gradient == Py_None ? 0 : version_of(gradient);
 }
 
@@ -86,18 +87,28 @@ bool is_asked_for_at(const PreparedAllreduce& prepared, PyObject* site) {
   return prepared.site() == std::string_view(text, static_cast<std::size_t>(length));
 }
 
+// The unit's gradients, if they lie as `prepared` describes them; otherwise nothing.
+py::object located_gradients(const GradientUnit* unit, PreparedAllreduce& prepared) {
+  if (!is_asked_for_at(prepared, unit->step->site)) return {};
+  py::object gradients = gradients_of(unit, prepared.rest());
+  const auto count = static_cast<std::size_t>(size_of(unit));
+  if (!gradients || !prepared.locate(&PyTuple_GET_ITEM(gradients.ptr(), 0), count)) return {};
+  return gradients;
+}
+
 // False if the unit must be prepared again.
 bool send_as_before(GradientUnit* unit) {
   if (unit->prepared == nullptr || unit->times != 0 || diverted) return false;
   const auto held = py::reinterpret_borrow<py::object>(unit->prepared);
   auto& prepared = held.cast<PreparedAllreduce&>();
-  if (!is_asked_for_at(prepared, unit->step->site)) return false;
-  py::object gradients = gradients_of(unit, prepared.rest());
-  const auto count = static_cast<std::size_t>(size_of(unit));
-  if (!gradients || !prepared.locate(&PyTuple_GET_ITEM(gradients.ptr(), 0), count)) return false;
+  const py::object gradients = located_gradients(unit, prepared);
+  if (!gradients) return false;
   py::object work;
   try {
-    work = prepared.submit(gradients);
+    auto engine = engine_for_collective();
+    const std::optional<std::uintptr_t> stream = prepared.stream();
+    auto promise = engine->queue().put(prepared.process_set(), prepared.submission(stream), WakeUp::kIfCoreFree);
+    work = wrap_work(std::move(promise), std::move(engine), gradients, stream);
   } catch (const Error&) {
     return false;  // Python will meet the same error and raise it
   }
@@ -317,7 +328,7 @@ bool sleeps(const GradientSlot* slot) {
 }
 
 // The optimizer skips a parameter without a gradient.
-bool is_unsettled(const GradientSlot* slot) {
+bool is_unreduced(const GradientSlot* slot) {
   const py::object gradient = gradient_of(slot);
   return !gradient.is_none() && !holds_reduced(slot, gradient);
 }
@@ -326,7 +337,7 @@ bool is_unsettled(const GradientSlot* slot) {
 
 PyObject* slot_is_unsettled(PyObject* self, PyObject*) {
   try {
-    return PyBool_FromLong(is_unsettled(as<GradientSlot>(self)));
+    return PyBool_FromLong(is_unreduced(as<GradientSlot>(self)));
   } catch (...) {
     return raised();
   }
@@ -340,7 +351,7 @@ bool same_parameters(const py::tuple& slots, const py::list& groups) {
 py::object first_unsettled(const py::tuple& slots, const py::list& groups) {
   GradientSlot* unsettled = nullptr;
   const bool same = visit_parameters(slots, groups, [&](GradientSlot* slot) {
-    if (unsettled == nullptr && is_unsettled(slot)) unsettled = slot;
+    if (unsettled == nullptr && is_unreduced(slot)) unsettled = slot;
     return true;
   });
   if (!same) return py::bool_(true);

@@ -56,7 +56,7 @@ T* as(PyObject* object) {
   return reinterpret_cast<T*>(object);
 }
 
-inline PyObject* taken(PyObject* reference) {
+inline PyObject* new_reference(PyObject* reference) {
   Py_XINCREF(reference);
   return reference;
 }

@@ -23,10 +23,11 @@ class PreparedAllreduce {
 
   // Reads the addresses of the next gradients. False, without a Python error, if an object has another layout.
   bool locate(PyObject* const* gradients, std::size_t count);
-  // Submits the request with these addresses. `keep` owns the gradients.
-  pybind11::object submit(pybind11::object keep);
+  // With the memory that was located last. `stream`: of the gradients' GPU.
+  Submission submission(std::optional<std::uintptr_t> stream) const;
+  int process_set() const { return process_set_; }
 
-  // The owner of the tensors that are not gradients. `keep` in submit() must include it.
+  // The owner of the tensors that are not gradients: a submission uses this memory, too.
   const pybind11::object& rest() const { return rest_; }
   // The call site in the request.
   const std::string& site() const { return request_.site; }
