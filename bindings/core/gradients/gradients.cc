@@ -328,7 +328,7 @@ bool sleeps(const GradientSlot* slot) {
 }
 
 // The optimizer skips a parameter without a gradient.
-bool is_unreduced(const GradientSlot* slot) {
+bool is_unsettled(const GradientSlot* slot) {
   const py::object gradient = gradient_of(slot);
   return !gradient.is_none() && !holds_reduced(slot, gradient);
 }
