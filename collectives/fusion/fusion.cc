@@ -18,8 +18,18 @@ bool uniform(const Request& request) {
   });
 }
 
+// The other verbs' tensors are moved one by one. So only small ones gain by a common batch: they share its agreement.
+// The result of a large one would wait for the others.
+bool is_small_move(const Request& request) {
+  constexpr std::int64_t kSmall = 64 << 10;
+  const bool moves =
+      request.verb == Verb::kAllgather || request.verb == Verb::kAlltoall || request.verb == Verb::kReducescatter;
+  return moves && request.tensors[0].device == kHostDevice && bytes_of(request) <= kSmall;
+}
+
 bool fuses(const Request& a, const Request& b) {
-  if (a.verb != b.verb || (a.verb != Verb::kAllreduce && a.verb != Verb::kBroadcast)) return false;
+  if (a.verb != b.verb) return false;
+  if (a.verb != Verb::kAllreduce && a.verb != Verb::kBroadcast && !(is_small_move(a) && is_small_move(b))) return false;
   if (!uniform(a) || !uniform(b) || a.tensors[0].device != b.tensors[0].device) return false;
   return a.tensors[0].dtype == b.tensors[0].dtype && a.op == b.op && a.prescale == b.prescale &&
          a.postscale == b.postscale && a.root == b.root;
