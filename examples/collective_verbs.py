@@ -1,7 +1,8 @@
 """The ways to run each verb that `collective_benchmark.py --verb` compares: raw MPI, gloo, and Sirtaki.
 
 `nbytes` is the size of the longer side: the tensor of allreduce, broadcast and alltoall, the result of allgather, the
-input of reducescatter. MPI and gloo write into memory that is given to them. Sirtaki makes its result, or gets memory.
+input of reducescatter. MPI and gloo write into memory that is given to them. "Sirtaki" makes its result. "Sirtaki, out"
+gets memory, too: allreduce and broadcast work in place, the other verbs have `out`.
 """
 
 from collections.abc import Callable, Sequence
@@ -88,6 +89,7 @@ def allreduce(nbytes: int) -> Verb:
     blocking = {
         "MPI blocking": lambda out, i: COMM.Allreduce(array, out.numpy()),
         "Sirtaki": lambda out, i: hvd.allreduce(given, op=hvd.Sum, name=name),
+        "Sirtaki, out": lambda out, i: hvd.allreduce_(given, op=hvd.Sum, name=f"{name}.out"),
     }
     started = {
         "MPI started": lambda out, i: COMM.Iallreduce(array, out.numpy()),
@@ -103,11 +105,13 @@ def allgather(nbytes: int) -> Verb:
         "MPI blocking": lambda out, i: COMM.Allgather(array, out.numpy()),
         "gloo": lambda out, i: gloo_allgather(out, given),
         "Sirtaki": lambda out, i: hvd.allgather(given, name=name),
+        "Sirtaki, out": lambda out, i: hvd.allgather(given, name=f"{name}.out", out=out),
     }
     started = {
         "MPI started": lambda out, i: COMM.Iallgather(array, out.numpy()),
         "gloo": lambda out, i: gloo_allgather(out, given, async_op=True),
         "Sirtaki": lambda out, i: hvd.allgather_async(given, name=f"{name}.{i}"),
+        "Sirtaki, out": lambda out, i: hvd.allgather_async(given, name=f"{name}.out.{i}", out=out),
     }
     return Verb(given, given.numel() * COMM.size, blocking, started, _parts)
 
@@ -118,10 +122,12 @@ def reducescatter(nbytes: int) -> Verb:
     blocking = {
         "MPI blocking": lambda out, i: COMM.Reduce_scatter_block(array, out.numpy()),
         "Sirtaki": lambda out, i: hvd.reducescatter(given, op=hvd.Sum, name=name),
+        "Sirtaki, out": lambda out, i: hvd.reducescatter(given, op=hvd.Sum, name=f"{name}.out", out=out),
     }
     started = {
         "MPI started": lambda out, i: COMM.Ireduce_scatter_block(array, out.numpy()),
         "Sirtaki": lambda out, i: hvd.reducescatter_async(given, op=hvd.Sum, name=f"{name}.{i}"),
+        "Sirtaki, out": lambda out, i: hvd.reducescatter_async(given, op=hvd.Sum, name=f"{name}.out.{i}", out=out),
     }
     return Verb(given, given.numel() // COMM.size, blocking, started, ways.sums)
 
@@ -134,6 +140,7 @@ def broadcast(nbytes: int) -> Verb:
         "MPI blocking": lambda out, i: (COMM.Bcast(array, 0), given)[1],
         "gloo": lambda out, i: (dist.broadcast(given, 0), given)[1],
         "Sirtaki": lambda out, i: hvd.broadcast(given, 0, name=name),
+        "Sirtaki, out": lambda out, i: hvd.broadcast_(given, 0, name=f"{name}.out"),
     }
     started = {"Sirtaki": lambda out, i: hvd.broadcast_async(given, 0, name=f"{name}.{i}")}
     return Verb(given, given.numel(), blocking, started, _root)
@@ -146,11 +153,13 @@ def alltoall(nbytes: int) -> Verb:
         "MPI blocking": lambda out, i: COMM.Alltoall(array, out.numpy()),
         "gloo": lambda out, i: dist.all_to_all_single(out, given),
         "Sirtaki": lambda out, i: hvd.alltoall(given, name=name),
+        "Sirtaki, out": lambda out, i: hvd.alltoall(given, name=f"{name}.out", out=out),
     }
     started = {
         "MPI started": lambda out, i: COMM.Ialltoall(array, out.numpy()),
         "gloo": lambda out, i: dist.all_to_all_single(out, given, async_op=True),
         "Sirtaki": lambda out, i: hvd.alltoall_async(given, name=f"{name}.{i}"),
+        "Sirtaki, out": lambda out, i: hvd.alltoall_async(given, name=f"{name}.out.{i}", out=out),
     }
     return Verb(given, given.numel(), blocking, started, _parts)
 

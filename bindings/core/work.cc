@@ -88,20 +88,9 @@ class PyWork {
       done = wait_without_gil(help);
       if (!done && PyErr_CheckSignals() != 0) throw py::error_already_set();
     }
-    work_->result();
-    const EventPtr& there = work_->there();
-    if (there == nullptr) return;
-    if (stream) {
-      hold_back(there, *stream);
-    } else {
-      const py::gil_scoped_release release;
-      there->block();
-      stay_out_of_ending_interpreter();
-    }
-    // Memory returned to the stream that allocated it is reused only after that stream has waited.
-    ordered_ |= !stream || stream == stream_;
-    const std::string failure = engine_->failure();
-    if (!failure.empty()) throw Error(ErrorKind::kAborted, failure);
+    const std::string& misfit = work_->result().misfit;
+    wait_for_gpu(stream);
+    if (!misfit.empty()) throw Error(ErrorKind::kInvalidArgument, misfit);
   }
 
   // Returns the same list at each call, so callers need not keep it.
@@ -125,6 +114,22 @@ class PyWork {
   std::int64_t value() { return work_->result().value; }
 
  private:
+  void wait_for_gpu(std::optional<std::uintptr_t> stream) {
+    const EventPtr& there = work_->there();
+    if (there == nullptr) return;
+    if (stream) {
+      hold_back(there, *stream);
+    } else {
+      const py::gil_scoped_release release;
+      there->block();
+      stay_out_of_ending_interpreter();
+    }
+    // Memory returned to the stream that allocated it is reused only after that stream has waited.
+    ordered_ |= !stream || stream == stream_;
+    const std::string failure = engine_->failure();
+    if (!failure.empty()) throw Error(ErrorKind::kAborted, failure);
+  }
+
   bool wait_without_gil(bool help) {
     const py::gil_scoped_release release;
     const bool done = engine_->wait(*work_, help);

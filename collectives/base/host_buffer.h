@@ -16,7 +16,7 @@ class HostBuffer {
   explicit HostBuffer(std::size_t size) : size_(size) {
     if (size >= kLargeBlock) {
       const LargeBlock block = take_large_block(size);
-      data_ = {block.data, Free{block.size}};
+      data_ = std::unique_ptr<std::byte, Free>(block.data, Free(block.size));
       return;
     }
     // A size of zero also gets an address, so that "allocated" and "empty" stay different.
@@ -31,8 +31,10 @@ class HostBuffer {
  private:
   static constexpr std::size_t kAlignment = 64;
   struct Free {
-    std::size_t block = 0;  // zero: from malloc()
+    std::size_t block;  // zero: from malloc()
 
+    Free() : block(0) {}
+    explicit Free(std::size_t large) : block(large) {}
     void operator()(std::byte* data) const {
       if (block > 0) {
         give_back_large_block({data, block});

@@ -71,7 +71,8 @@ class FreeBlocks {
   std::size_t bytes_ = 0;
 };
 
-// A forked child may inherit the mutex locked, for ever. So nobody waits for it: whoever does not get it maps or unmaps.
+// A forked child may inherit the mutex locked, for ever. So nobody waits for it: whoever does not get it maps or
+// unmaps.
 std::mutex& mutex() {
   static auto* const made = new std::mutex;
   return *made;

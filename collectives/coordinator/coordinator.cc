@@ -245,7 +245,7 @@ Item Coordinator::make_item(Ready& ready, Verdict& verdict) {
 // A plan can hold only named requests that every rank makes. Tensors on GPUs are voted on in each step: a plan has data
 // planes of its own, and NCCL requires one order of all collectives of a GPU on all ranks.
 void Coordinator::watch_cycles(const Entry& entry, std::uint64_t sequence, const Item& item) {
-  if (entry.first->verb > Verb::kReducescatter || sequence != 0 || !on_host(*entry.first)) return;
+  if (!moves_data(entry.first->verb) || sequence != 0 || !on_host(*entry.first)) return;
   if (item.agreement || item.contributors < static_cast<int>(size())) return cycles_.forget();
   cycles_.saw({item.slot, entry.epoch});
 }

@@ -240,20 +240,18 @@ void* Executor::output(BatchItem& item, std::size_t tensor, Shape shape) {
   result.buffers.resize(item.agreement->request.tensors.size());
   result.shapes.resize(item.agreement->request.tensors.size());
   const std::size_t bytes = static_cast<std::size_t>(element_count(shape)) * size_of(spec.dtype);
-  if (item.submission) result.misfit += item.submission->addresses[tensor].misfit(bytes, shape);
+  const Address* given = item.submission ? &item.submission->addresses[tensor] : nullptr;
   void* out = nullptr;
-  if (!item.submission && spec.device != kHostDevice) {
-    out = nullptr;
-  } else if (!item.submission) {
-    result.buffers[tensor] = HostBuffer(bytes);
-    out = result.buffers[tensor].data();
-  } else if (const Address& given = item.submission->addresses[tensor]; given.has_room_for(bytes)) {
-    out = given.out;
-  } else if (item.submission->allocate) {
-    out = item.submission->allocate(tensor, shape, plane_ == nullptr ? nullptr : plane_->stream());
-  } else {
-    result.buffers[tensor] = HostBuffer(bytes);
-    out = result.buffers[tensor].data();
+  if (given != nullptr && given->has_room_for(bytes)) {
+    out = given->out;
+  } else if (given != nullptr || spec.device == kHostDevice) {
+    if (given != nullptr && given->out != nullptr) result.misfit += given->misfit(bytes, shape);
+    if (given != nullptr && item.submission->allocate) {
+      out = item.submission->allocate(tensor, shape, plane_ == nullptr ? nullptr : plane_->stream());
+    } else {
+      result.buffers[tensor] = HostBuffer(bytes);
+      out = result.buffers[tensor].data();
+    }
   }
   result.shapes[tensor] = std::move(shape);
   return out;

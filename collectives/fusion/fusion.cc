@@ -22,14 +22,13 @@ bool uniform(const Request& request) {
 // The result of a large one would wait for the others.
 bool is_small_move(const Request& request) {
   constexpr std::int64_t kSmall = 64 << 10;
-  const bool moves =
-      request.verb == Verb::kAllgather || request.verb == Verb::kAlltoall || request.verb == Verb::kReducescatter;
-  return moves && request.tensors[0].device == kHostDevice && bytes_of(request) <= kSmall;
+  return changes_shape(request.verb) && request.tensors[0].device == kHostDevice && bytes_of(request) <= kSmall;
 }
 
 bool fuses(const Request& a, const Request& b) {
   if (a.verb != b.verb) return false;
-  if (a.verb != Verb::kAllreduce && a.verb != Verb::kBroadcast && !(is_small_move(a) && is_small_move(b))) return false;
+  if (changes_shape(a.verb) && !(is_small_move(a) && is_small_move(b))) return false;
+  if (!moves_data(a.verb)) return false;
   if (!uniform(a) || !uniform(b) || a.tensors[0].device != b.tensors[0].device) return false;
   return a.tensors[0].dtype == b.tensors[0].dtype && a.op == b.op && a.prescale == b.prescale &&
          a.postscale == b.postscale && a.root == b.root;

@@ -36,7 +36,7 @@ void PlanFollower::on_agreed(const std::string& name) {
 void PlanFollower::lock(const LockedPlan::Batches& batches) {
   for (const auto& batch : batches) {
     for (const auto& agreement : batch) {
-      if (agreement->request.verb <= Verb::kReducescatter) continue;
+      if (moves_data(agreement->request.verb)) continue;
       throw Error(ErrorKind::kAborted, "a plan holds something else than data; please report this as a bug");
     }
   }

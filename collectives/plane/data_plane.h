@@ -57,9 +57,6 @@ struct StreamPosition {
   std::int64_t bytes = 0;       // as in PlaneQuery
 };
 
-// Do data planes run this verb?
-inline bool moves_data(Verb verb) { return verb <= Verb::kReducescatter; }
-
 class DataPlane {
  public:
   virtual ~DataPlane() = default;

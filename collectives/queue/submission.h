@@ -13,9 +13,9 @@
 
 namespace sirtaki {
 
-// The memory of one tensor. If `out` is null, the core or `allocate` provides the memory once the size is known. `room`:
-// bytes at `out`, where only the ranks together know the result's size. If it differs, `out` is not written, the result
-// goes elsewhere as if `out` were null, and Result::misfit says so. Other ranks do not notice.
+// The memory of one tensor. If `out` is null, the core or `allocate` provides the memory once the size is known.
+// `room`: bytes at `out`, where only the ranks together know the result's size. If it differs, `out` is not written,
+// the result goes elsewhere as if `out` were null, and Result::misfit says so. Other ranks do not notice.
 struct Address {
   static constexpr std::int64_t kFits = -1;
 

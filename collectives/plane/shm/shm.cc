@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "math/streaming_copy.h"
 #include "plane/pieces.h"
 #include "plane/shm/shm_allreduce.h"
 #include "plane/shm/shm_channel.h"
@@ -101,7 +102,9 @@ class ShmPlane final : public DataPlane {
 };
 
 Task ShmPlane::broadcast(int root, std::size_t element_size, std::span<const Segment> segments) {
-  const std::size_t piece = piece_bytes(total_bytes(segments, element_size)) / element_size;
+  const std::size_t all = total_bytes(segments, element_size);
+  const bool streams = all >= kStreamedBytes;
+  const std::size_t piece = piece_bytes(all) / element_size;
   const PieceWalk walk(segments, {.piece = static_cast<std::int64_t>(piece), .direct = kPackAll});
   for (const Piece& each : cut(walk)) {
     const std::uint64_t turn = channel_.take_turns(1);
@@ -116,6 +119,8 @@ Task ShmPlane::broadcast(int root, std::size_t element_size, std::span<const Seg
       const std::size_t bytes = static_cast<std::size_t>(count) * element_size;
       if (rank_ == root) {
         std::memcpy(shared, at(segment.in, from, element_size), bytes);
+      } else if (streams) {
+        streaming_copy(at(segment.out, from, element_size), shared, bytes);
       } else {
         std::memcpy(at(segment.out, from, element_size), shared, bytes);
       }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "math/reduce_inputs.h"
+#include "math/streaming_copy.h"
 
 namespace sirtaki {
 namespace {
@@ -36,6 +37,7 @@ class Parts {
   std::size_t bytes(int rank, std::uint64_t number) const {
     return static_cast<std::size_t>(length(rank, number) * item_);
   }
+  std::int64_t total_bytes() const { return starts_.back() * item_; }
   // Of the elements in the tensor, in bytes.
   std::int64_t offset(int rank, std::uint64_t number) const {
     return (starts_[static_cast<std::size_t>(rank)] + static_cast<std::int64_t>(number) * step_) * item_;
@@ -49,8 +51,25 @@ class Parts {
 };
 
 void move_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
+  if (bytes > 0) std::memcpy(to, from, bytes);
 }
+
+// Copies pieces of a result.
+class Writer {
+ public:
+  explicit Writer(std::int64_t result_bytes) : streams_(static_cast<std::size_t>(result_bytes) >= kStreamedBytes) {}
+  void operator()(std::byte* to, const std::byte* from, std::size_t bytes) const {
+    if (bytes == 0 || to == from) return;
+    if (streams_) {
+      streaming_copy(to, from, bytes);
+    } else {
+      std::memcpy(to, from, bytes);
+    }
+  }
+
+ private:
+  bool streams_;
+};
 
 const std::byte* bytes_of(const void* memory) { return static_cast<const std::byte*>(memory); }
 std::byte* bytes_of(void* memory) { return static_cast<std::byte*>(memory); }
@@ -84,6 +103,7 @@ struct Gather {
   Parts parts;
   const std::byte* in;  // this rank's part alone
   std::byte* out;
+  Writer write_out;
 
   Gather(ShmChannel& made, std::size_t element_size, const Spread& spread, std::size_t piece_bytes)
       : channel(made),
@@ -92,17 +112,18 @@ struct Gather {
         item(static_cast<std::int64_t>(element_size)),
         parts(spread.counts, element_size, step),
         in(bytes_of(spread.in)),
-        out(bytes_of(spread.out)) {}
+        out(bytes_of(spread.out)),
+        write_out(parts.total_bytes()) {}
 
   const std::byte* own(std::uint64_t number) const { return in + static_cast<std::int64_t>(number) * step * item; }
   void write(std::uint64_t number, std::uint64_t turn) const {
     move_bytes(channel.slot(channel.rank(), turn), own(number), parts.bytes(channel.rank(), number));
   }
   void keep(std::uint64_t number) const {
-    move_bytes(out + parts.offset(channel.rank(), number), own(number), parts.bytes(channel.rank(), number));
+    write_out(out + parts.offset(channel.rank(), number), own(number), parts.bytes(channel.rank(), number));
   }
   void read(int rank, std::uint64_t number, std::uint64_t turn) const {
-    move_bytes(out + parts.offset(rank, number), channel.slot(rank, turn), parts.bytes(rank, number));
+    write_out(out + parts.offset(rank, number), channel.slot(rank, turn), parts.bytes(rank, number));
   }
   void finish(std::uint64_t, std::uint64_t) const {}
 };
@@ -157,6 +178,7 @@ struct AllToAll {
   Parts received;
   const std::byte* in;
   std::byte* out;
+  Writer write_out;
 
   AllToAll(ShmChannel& made, std::size_t item, const Exchange& exchange, std::size_t piece_bytes)
       : channel(made),
@@ -166,7 +188,8 @@ struct AllToAll {
         sent(exchange.send_counts, item, step),
         received(exchange.receive_counts, item, step),
         in(bytes_of(exchange.in)),
-        out(bytes_of(exchange.out)) {}
+        out(bytes_of(exchange.out)),
+        write_out(received.total_bytes()) {}
 
   void write(std::uint64_t number, std::uint64_t turn) const {
     for (int r = 0; r < channel.size(); ++r) {
@@ -176,10 +199,10 @@ struct AllToAll {
   }
   void keep(std::uint64_t number) const {
     const int own = channel.rank();
-    move_bytes(out + received.offset(own, number), in + sent.offset(own, number), sent.bytes(own, number));
+    write_out(out + received.offset(own, number), in + sent.offset(own, number), sent.bytes(own, number));
   }
   void read(int rank, std::uint64_t number, std::uint64_t turn) const {
-    move_bytes(out + received.offset(rank, number), places.of(rank, channel.rank(), turn), received.bytes(rank, number));
+    write_out(out + received.offset(rank, number), places.of(rank, channel.rank(), turn), received.bytes(rank, number));
   }
   void finish(std::uint64_t, std::uint64_t) const {}
 };
