@@ -143,7 +143,7 @@ void Outside::run() {
 
 void Outside::on_signal() {
   const std::string who = "rank " + std::to_string(engine_->topology().rank);
-  write_all("sirtaki: how the job stands at " + time_of_day(wall_clock()) + ", as SIGUSR1 asked " + who + ":\n" +
+  write_all("sirtaki: status of the job at " + time_of_day(wall_clock()) + ", requested by SIGUSR1 to " + who + ":\n" +
             engine_->job_status() + "\n");
 }
 

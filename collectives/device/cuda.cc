@@ -81,7 +81,7 @@ class CudaEvent final : public Event {
     const Current current(driver_, context_);
     const int result = driver_.EventQuery(event_);
     if (result == kCuNotReady) return false;
-    driver_.check(result, "what was queued on the GPU");
+    driver_.check(result, "work queued on the GPU");
     return true;
   }
 
@@ -105,7 +105,7 @@ class CudaEvent final : public Event {
 
   void block() override {
     const Current current(driver_, context_);
-    driver_.check(driver_.EventSynchronize(event_), "what was queued on the GPU");
+    driver_.check(driver_.EventSynchronize(event_), "work queued on the GPU");
   }
 
  private:

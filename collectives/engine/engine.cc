@@ -104,7 +104,7 @@ Engine::Engine(EngineOptions options, std::unique_ptr<Fabric> world)
 Engine::~Engine() {
   if (!thread_.joinable()) return;
   failure_.record(
-      own_cause(FailureKind::kEarlyExit, "rank " + std::to_string(topology_.rank) + " went away without shutdown()"));
+      own_cause(FailureKind::kEarlyExit, "rank " + std::to_string(topology_.rank) + " left without shutdown()"));
   leave_asked_ = true;
   wake();
   join_thread();

@@ -87,7 +87,8 @@ void gather(ControlChannel& line, Introductions& all, const Settings& settings) 
                                                 " s (SIRTAKI_START_TIMEOUT), missing: " + list_ranks(missing));
     }
     std::optional<Introduction>& theirs = all[static_cast<std::size_t>(message.from)];
-    if (theirs) throw Error(ErrorKind::kPrecondition, "rank " + std::to_string(message.from) + " came twice");
+    if (theirs)
+      throw Error(ErrorKind::kPrecondition, "two processes connected as rank " + std::to_string(message.from));
     Reader reader(message.bytes);
     theirs = read(reader);
     reader.finish();

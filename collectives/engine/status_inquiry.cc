@@ -20,14 +20,15 @@ StatusInquiry::StatusInquiry(int rank, const std::vector<std::string>& hosts, Su
 std::string StatusInquiry::report() {
   std::string text = ask(report_, [this] { collect(kThisProcess); }, kOwnReport);
   if (!text.empty()) return text;
-  return section({"process " + std::to_string(getpid()) + ": its engine is held up, in a library or by a stop",
+  return section({"process " + std::to_string(getpid()) +
+                      ": its engine is blocked, in a library or because the process is stopped",
                   stacks_by_force()});
 }
 
 std::string StatusInquiry::job_status() {
   std::string text = ask(job_status_, [this] { groups_.world().ask_for_job_status(); }, kJobStatus);
   if (!text.empty()) return text;
-  return report() + "\nrank 0 on host " + hosts_[0] + ", which asks the others, does not answer";
+  return report() + "\nrank 0 on host " + hosts_[0] + ", which collects the status, does not answer";
 }
 
 // Posts `call`, which makes the engine produce the text, and waits for it. "" if there is no answer in time.

@@ -65,7 +65,7 @@ void ControlChannel::check(Message& message) {
   Seal seal{};
   if (size >= kSealBytes) std::memcpy(&seal, message.bytes.data() + size - kSealBytes, kSealBytes);
   if (size < kSealBytes || seal.checksum != checksum(std::span(message.bytes).first(size - kSealBytes), seal.number)) {
-    refuse(message.from, "message " + awaited + " came damaged: of its " + std::to_string(size) +
+    refuse(message.from, "message " + awaited + " arrived damaged: of its " + std::to_string(size) +
                              " bytes, some are missing or were overwritten");
   }
   if (seal.number > expected) {

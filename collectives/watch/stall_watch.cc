@@ -113,14 +113,14 @@ void StallWatch::tell_resumed(const std::vector<Waiting>& waiting, Clock::time_p
   for (const auto& [name, since] : warned_) {
     if (since < oldest) std::tie(oldest, title) = std::tie(since, name);
   }
-  report.lines.push_back("'" + title + "' goes on after " + round_seconds(now - oldest));
+  report.lines.push_back("'" + title + "' continues after " + round_seconds(now - oldest));
   warned_.clear();
 }
 
 std::string StallWatch::describe(const Coordinator& coordinator, const std::vector<Waiting>& waiting,
                                  Clock::time_point now) const {
   std::string text =
-      "Stalled: the ranks did not come together within " +
+      "Stalled: some ranks did not submit a request of the others within " +
       round_seconds(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(abort_seconds_))) +
       " (SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS, 0 = never)";
   const Waiting& clearest = clearest_of(waiting, now);
@@ -154,14 +154,14 @@ std::string StallWatch::describe_rank(int rank, const std::vector<Waiting>& wait
     if (++count > kShown) continue;
     const std::string& site = entry.sites[static_cast<std::size_t>(position - entry.present.begin())];
     text += (count == 1 ? " waits for " : ", ") + ("'" + entry.title + "'") + (site.empty() ? "" : " from " + site) +
-            " since " + round_seconds(now - entry.since) + " (missing: " + late(entry) + ")";
+            " for " + round_seconds(now - entry.since) + " (missing: " + late(entry) + ")";
   }
   if (count > kShown) text += " and " + std::to_string(count - kShown) + " more";
   return count == 0 ? text + " waits for nothing" : text;
 }
 
 std::string StallWatch::late(const Waiting& entry) const {
-  return entry.missing.empty() ? "what one of them sent another" : list(entry.missing);
+  return entry.missing.empty() ? "a message between two of them" : list(entry.missing);
 }
 
 std::string StallWatch::list_missing(const std::vector<Waiting>& waiting, Clock::time_point now) const {

@@ -83,7 +83,7 @@ TEST_CASE("A rank that goes away fails the others") {
   std::thread leaves([&] {
     Engine engine(default_options(), make_loopback_fabric(std::move(transports[1])));
     engine.shutdown();  // would wait for the other rank for ever
-    check_contains(engine.failure(), "rank 0 went away without shutdown()");
+    check_contains(engine.failure(), "rank 0 left without shutdown()");
   });
   {
     Engine engine(default_options(), make_loopback_fabric(std::move(transports[0])));

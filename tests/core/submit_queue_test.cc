@@ -48,7 +48,7 @@ TEST_CASE("A name is taken until the program has learned of the result") {
   Fixture f;
   const std::shared_ptr<Work> work = f.put("a");
   const auto refused = expect_throw<Error>([&] { f.put("a"); }, "the name is taken");
-  check_contains(refused.what(), "'a' is given again before this rank's program has learned");
+  check_contains(refused.what(), "'a' is used again before this rank's program has received");
   work->finish({});
   expect_throw<Error>([&] { f.put("a"); }, "the result is there, but the program does not know");
   work->result();

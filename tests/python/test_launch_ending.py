@@ -108,7 +108,7 @@ def test_kill_of_one_rank(mpi: str, here: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("victim", ["mpiexec", "outer", "inner"])
-def test_kill_of_the_machinery(victim: str, here: Path, tmp_path: Path) -> None:
+def test_kill_of_each_launcher_process(victim: str, here: Path, tmp_path: Path) -> None:
     with running(tmp_path, "-np", "2", *program(FAMILY + WAIT, str(here))) as job:
         _start_up(job, here, 2)
         workers = [

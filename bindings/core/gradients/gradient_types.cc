@@ -25,7 +25,7 @@ PyObject* slots_of(PyObject* self, void*) {
   return slots == nullptr ? PyTuple_New(0) : taken(slots);
 }
 
-// Takes any sequence of CoordinatorCache. What was prepared is no longer right.
+// Takes any sequence of GradientSlot. The prepared request is no longer valid.
 int set_slots(PyObject* self, PyObject* value, void*) {
   auto* unit = as<GradientUnit>(self);
   PyObject* const slots = value == nullptr ? PyTuple_New(0) : PySequence_Tuple(value);
@@ -33,7 +33,7 @@ int set_slots(PyObject* self, PyObject* value, void*) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(slots); ++i) {
     if (PyObject_TypeCheck(PyTuple_GET_ITEM(slots, i), slot_type)) continue;
     Py_DECREF(slots);
-    PyErr_SetString(PyExc_TypeError, "slots must be CoordinatorCache");
+    PyErr_SetString(PyExc_TypeError, "slots must be GradientSlot objects");
     return -1;
   }
   Py_XSETREF(unit->slots, slots);

@@ -176,11 +176,11 @@ Task GpuPlane::prepare() {
   co_await exchange_cards(transport_, own, options_.operations, id, agreement);
   if (!agreement.refusal.empty()) {
     prepared_ = false;
-    throw Error(ErrorKind::kPrecondition, "SIRTAKI_GPU_OPERATIONS=nccl cannot be done: " + agreement.refusal);
+    throw Error(ErrorKind::kPrecondition, "SIRTAKI_GPU_OPERATIONS=nccl is not possible: " + agreement.refusal);
   }
   if (!agreement.why_not.empty() && transport_.rank() == 0) {
-    options_.tell(std::string("GPU tensors travel ") + (agreement.mpi ? "by MPI" : "by way of host memory") +
-                  " instead of NCCL: " + agreement.why_not);
+    options_.tell(std::string("GPU tensors are sent ") + (agreement.mpi ? "by MPI" : "through host memory") +
+                  ", not by NCCL: " + agreement.why_not);
   }
   if (agreement.mpi && (!agreement.nccl || options_.levels != nullptr)) {
     mpi_ = std::make_unique<MpiGpuCollectives>(*options_.mpi, *device_, stream_, agreement.kernels);

@@ -91,7 +91,7 @@ DataPlane& StagedCollectives::host_plane(PlaneQuery query) const {
     if (plane->supports(query)) return *plane;
   }
   throw Error(ErrorKind::kPrecondition, "No data plane can run " + std::string(name_of(query.verb)) + " of " +
-                                            std::string(name_of(query.dtype)) + " by way of the host");
+                                            std::string(name_of(query.dtype)) + " through the host");
 }
 
 Task StagedCollectives::allreduce(PlaneQuery query, Reduction reduction, std::span<const Segment> segments) {

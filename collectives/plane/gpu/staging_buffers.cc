@@ -56,7 +56,7 @@ void StagingBuffers::make_room(Room& room, std::size_t bytes) {
   room.host = device_.allocate_pinned(bytes);
   if (room.host.data() == nullptr) {
     throw Error(ErrorKind::kAborted, "no pinned host memory of " + std::to_string(bytes) +
-                                         " bytes for GPU tensors that travel by way of the host: raise the limit of "
+                                         " bytes for GPU tensors that are sent through the host: raise the limit of "
                                          "locked memory (ulimit -l), or exchange smaller tensors");
   }
 }

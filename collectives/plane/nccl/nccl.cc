@@ -67,7 +67,7 @@ std::vector<Segment> NcclCollectives::with_scratch(DType dtype, ReduceOp op, std
   std::int64_t absent = 0;
   for (const Segment& segment : segments) absent += segment.in == nullptr ? segment.count : 0;
   if (absent == 0) return segments;
-  std::byte* next = room(scratch_, bytes_of(absent, dtype), "what stands for absent tensors");
+  std::byte* next = room(scratch_, bytes_of(absent, dtype), "a buffer for absent tensors");
   communicator_.device().fill_identity(dtype, op, next, absent, communicator_.stream());
   for (Segment& segment : segments) {
     if (segment.in != nullptr) continue;

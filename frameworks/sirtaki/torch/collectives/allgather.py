@@ -18,11 +18,11 @@ def allgather(
     process_set: ProcessSet = global_process_set,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The ranks' tensors one after the other. Dimension 0 may differ by rank and be 0, the others not.
+    """The tensors of all ranks, joined in rank order. Only dimension 0 may differ by rank; it may be 0.
 
     out: contiguous memory for the result, of the tensor's dtype and exactly the result's shape; returned. By default a
     new tensor. ValueError on this rank alone if the result has another shape. It must not overlap the tensor.
-    Differentiable without out: the average over ranks of the gradient, of which each rank keeps its own rows.
+    Differentiable without out: the gradient is averaged over the ranks, and each rank keeps its own rows.
     """
     return _gather([tensor], name, process_set, None if out is None else [out])[0]
 

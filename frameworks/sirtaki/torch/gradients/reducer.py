@@ -22,12 +22,13 @@ import torch
 from sirtaki.checks.call_site import call_site
 from sirtaki.native import core
 from sirtaki.reduce_ops import Average
-from sirtaki.torch.collectives.sparse import SparseReduction
 from sirtaki.torch.gradients.backward import current_task, not_compiled, notify_at_end
 from sirtaki.torch.gradients.buckets import bucketed
 from sirtaki.torch.gradients.gradient_kinds import agree
 from sirtaki.torch.gradients.optimizer_options import Options, number_optimizer, parameters_in
-from sirtaki.torch.gradients.sending import finish, send
+from sirtaki.torch.gradients.sending import send
+from sirtaki.torch.gradients.sparse_units import send_sparse
+from sirtaki.torch.gradients.sums import SumsOfLastStep
 from sirtaki.torch.gradients.units import (
     DENSE,
     FILLED,
@@ -38,9 +39,8 @@ from sirtaki.torch.gradients.units import (
     UNKNOWN,
     Slot,
     Unit,
-    no_rows_of,
-    rows_of,
 )
+from sirtaki.torch.gradients.waiting import text_of_change, wait_for
 
 # Which reducer has a parameter's hook, by the parameter's id; a reducer keeps its parameters alive until it closes.
 _owners: dict[int, weakref.ref[GradientReducer]] = {}
@@ -71,8 +71,7 @@ class GradientReducer:
         self._completions = 0  # since the last step
         self._votes = 0
         self._announced: set[str] = set()
-        # Of the last step, unless they are averages: what must not be reduced again. Without keeping it in memory.
-        self._sums: list[tuple[Slot, weakref.ref[torch.Tensor], int]] = []
+        self._sums = SumsOfLastStep()  # empty for averages
         self._adopt(takes_over=True)
 
     # Which parameters.
@@ -209,7 +208,7 @@ class GradientReducer:
     @not_compiled
     def _begin_backward(self) -> None:
         task = current_task()
-        self._check_cleared()
+        self._sums.check_cleared()
         if task not in self._tasks:
             self._tasks.add(task)
             self._step.site = call_site()
@@ -263,17 +262,6 @@ class GradientReducer:
             "before step(). Call step() or zero_grad() in between, or increase backward_passes_per_step to accumulate"
         )
 
-    def _check_cleared(self) -> None:
-        """Sums of the last step that were not cleared would be added up once more, on every rank."""
-        sums, self._sums = self._sums, []
-        for slot, reference, version in sums:
-            grad = slot.parameter.grad
-            if grad is not None and grad is reference() and grad._version == version and bool(grad.any()):
-                raise AssertionError(
-                    f"{slot.name}.grad still holds the sum of the step before. Call zero_grad() between step() and "
-                    "backward(), or reduce with op=Average, which leaves equal gradients as they are"
-                )
-
     # Sending.
 
     @not_compiled
@@ -294,20 +282,11 @@ class GradientReducer:
 
     def _submit(self, unit: Unit) -> None:
         if unit.slots[0].kind == SPARSE:
-            self._submit_sparse(unit)
+            send_sparse(unit, self._options.op, self._options.process_set, self._announced)
         else:
             send(unit, self._how, self._group, self._options.compression)
         unit.times += 1
         unit.state = SENT
-
-    def _submit_sparse(self, unit: Unit) -> None:
-        (slot,) = unit.slots
-        name = unit.name.removeprefix("allreduce.") + (f".pass{unit.times + 1}" if unit.times else "")
-        rows = rows_of(slot)
-        local = rows if rows is not None else no_rows_of(slot.parameter)
-        op, process_set = self._options.op, self._options.process_set
-        slot.sparse = SparseReduction(local, rows is not None, name, op, process_set, self._announced)
-        unit.hand_over()
 
     # The end of a step.
 
@@ -315,7 +294,7 @@ class GradientReducer:
         """Submits what is missing and waits for everything; afterwards all gradients are reduced."""
         step = self._step
         self._is_new = False
-        self._check_cleared()
+        self._sums.check_cleared()
         self.adopt(self._groups)
         if self._waiting.slots or not self._agreed or not self._finish_prepared():
             self._send_the_rest()
@@ -330,7 +309,7 @@ class GradientReducer:
         try:
             finished = core.finish_units(self._units)
             if finished not in (True, False):
-                raise RuntimeError(_changed(finished))
+                raise RuntimeError(text_of_change(finished))
         except Exception:
             self.reset()
             raise
@@ -511,19 +490,8 @@ class GradientReducer:
     # Waiting, and the beginning of the next step.
 
     def _wait(self, units: Sequence[Unit] | None = None, given_up: bool = False) -> None:
-        """Waits for all that was sent, also if one of them fails; then raises the first failure."""
-        failure: BaseException | None = None
-        sent = [unit for unit in (self._units if units is None else units) if unit.state == SENT]
-        sparse = [unit for unit in sent if unit.slots[0].sparse is not None]
-        for step, parts in ((self._second_phase, sparse), (self._finish, sent)):
-            for unit in parts:
-                try:
-                    changed = step(unit)
-                except Exception as error:
-                    failure = failure or error
-                else:
-                    if changed is not None and not given_up:
-                        failure = failure or RuntimeError(_changed(changed))
+        """Waits for all units that were sent, also if one fails; then raises the first failure."""
+        failure = wait_for(self._units if units is None else units, given_up)
         if failure is not None:
             self.reset()
             raise failure
@@ -535,24 +503,6 @@ class GradientReducer:
         except Exception:
             return  # the first failure says more
         self.reset()
-
-    def _second_phase(self, unit: Unit) -> None:
-        unit.slots[0].sparse.start_second_phase()
-
-    def _finish(self, unit: Unit) -> Slot | None:
-        """A slot whose gradient is not the reduced one."""
-        if unit.slots[0].sparse is None:
-            return finish(unit)
-        return self._finish_sparse(unit)
-
-    def _finish_sparse(self, unit: Unit) -> Slot | None:
-        slot = unit.slots[0]
-        changed = unit.changed()
-        result = slot.sparse.result()
-        if slot.sparse.on_any_rank:
-            slot.parameter.grad = slot.gradient = result.to(slot.parameter.dtype)
-        slot.sparse, unit.state = None, REDUCED
-        return None if changed is True else changed
 
     def drain(self) -> None:
         """Waits for what is under way without filling in what is missing; the step is given up."""
@@ -585,11 +535,7 @@ class GradientReducer:
     def _reopen(self) -> None:
         self._tasks.clear()
         if self._options.op != Average:
-            self._sums = [
-                (slot, weakref.ref(grad), grad._version)
-                for slot in self._slots.values()
-                if isinstance(grad := slot.gradient, torch.Tensor) and not grad.is_inference()
-            ] or self._sums
+            self._sums.note(self._slots.values())
         for unit in self._units:
             unit.reset()
         self._waiting.reset()
@@ -616,11 +562,3 @@ def _why(slots: Sequence[Slot]) -> str:
         return "the optimizer's parameters have changed"
     came = "was replaced after it had been reduced" if first.gradient is not None else "was not there in backward"
     return f"{first.name}.grad {came}"
-
-
-def _changed(slot: Slot) -> str:
-    return (
-        f"{slot.name}.grad was replaced or changed during backward, after it was handed over to be reduced, so that it "
-        "does not hold the reduced gradient. Register hooks that do this before DistributedOptimizer is made, or do it "
-        "after backward"
-    )
