@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "agreement/agreement.h"
+
 namespace sirtaki {
 namespace {
 

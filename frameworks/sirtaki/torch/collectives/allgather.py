@@ -36,9 +36,8 @@ def allgather_async(
     """As allgather, without waiting and without gradient: a handle whose result is the tensor."""
     group = require_id(process_set)
     call, _ = names("allgather", name, group)
-    listed = check_tensors([tensor])
-    outputs = check_outputs([out], listed) if out is not None else None
-    return verbs.start_allgather(listed, call, group, outputs, convert=lambda results: results[0])
+    outputs = None if out is None else check_outputs([out], check_tensors([tensor]))
+    return verbs.start_allgather([tensor], call, group, outputs, convert=lambda results: results[0])
 
 
 def grouped_allgather(

@@ -55,9 +55,8 @@ def reducescatter_async(
     """As reducescatter, without waiting and without gradient: a handle whose result is the tensor."""
     how = reduction(op, prescale_factor, postscale_factor, process_set)
     call, _ = names("reducescatter", name, how[3])
-    listed = check_tensors([tensor])
-    outputs = check_outputs([out], listed) if out is not None else None
-    return verbs.start_reducescatter(listed, call, how, outputs, convert=lambda results: results[0])
+    outputs = None if out is None else check_outputs([out], check_tensors([tensor]))
+    return verbs.start_reducescatter([tensor], call, how, outputs, convert=lambda results: results[0])
 
 
 def grouped_reducescatter(
