@@ -85,7 +85,7 @@ class CudaEvent final : public Event {
     return true;
   }
 
-  void hold_back(Stream stream) override {
+  void block_stream(Stream stream) override {
     if (stream == stream_) return;
     const Current current(driver_, context_);
     driver_.check(driver_.StreamWaitEvent(stream, event_, 0), "cuStreamWaitEvent");
@@ -98,7 +98,7 @@ class CudaEvent final : public Event {
     driver_.check(driver_.CtxRecordEvent(context_, event_), "cuCtxRecordEvent");
   }
 
-  void hold_back_all() override {
+  void block_all_streams() override {
     const Current current(driver_, context_);
     driver_.check(driver_.CtxWaitEvent(context_, event_), "cuCtxWaitEvent");
   }
@@ -132,7 +132,7 @@ class CudaDevice final : public Device {
   int number() const override { return number_; }
   const std::string& identity() const override { return identity_; }
 
-  void within(const std::function<void()>& calls) override {
+  void with_context(const std::function<void()>& calls) override {
     const Current current(*driver_, context_);
     calls();
   }
@@ -200,7 +200,7 @@ class CudaDevice final : public Device {
     driver_->check(driver_->MemcpyAsync(address(out), address(in), bytes, stream), "cuMemcpyAsync");
   }
 
-  std::string room() override {
+  std::string free_memory() override {
     const Current current(*driver_, context_);
     std::size_t free = 0;
     std::size_t total = 0;

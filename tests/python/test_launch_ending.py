@@ -182,7 +182,8 @@ def test_signal_before_the_job_has_begun(tmp_path: Path) -> None:
     """As while names of hosts are looked up: the directory with the job's secret goes; how it stands ends nothing."""
     code = """if True:
         import sys, time
-        from sirtaki.launch import command, private_directory
+        from sirtaki.launch import command
+        from sirtaki.launch.protocol import private_directory
         def listen(*rest):
             print(flush=True)
             time.sleep(60)

@@ -125,8 +125,8 @@ Task ShmPlane::broadcast(int root, std::size_t element_size, std::span<const Seg
         std::memcpy(at(segment.out, from, element_size), shared, bytes);
       }
     });
-    if (rank_ == root) channel_.say_written(turn);
-    channel_.say_done(turn);
+    if (rank_ == root) channel_.publish_written(turn);
+    channel_.publish_done(turn);
   }
 }
 

@@ -210,7 +210,7 @@ struct AllToAll {
 template <typename Move>
 void begin_turn(Move& move, std::uint64_t number, std::uint64_t turn) {
   move.write(number, turn);
-  move.channel.say_written_among_all(turn);
+  move.channel.publish_written_last_wakes(turn);
   move.keep(number);
 }
 
@@ -219,8 +219,8 @@ void begin_turn(Move& move, std::uint64_t number, std::uint64_t turn) {
 template <typename Move>
 void end_turn(Move& move, std::uint64_t number, std::uint64_t turn) {
   move.finish(number, turn);
-  move.channel.know_all_done_before(turn - 1);
-  move.channel.note_done(turn);
+  move.channel.set_all_done_before(turn - 1);
+  move.channel.defer_done(turn);
 }
 
 template <typename Move>

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 
@@ -26,10 +25,10 @@ class SumsOfLastStep:
         ] or self._sums
 
     def check_cleared(self) -> None:
-        """AssertionError if a gradient still holds its sum. Checks once. Call it before the first reduction of a step."""
+        """AssertionError if a gradient still holds its sum. Call it before a step reduces anything; it checks once."""
         sums, self._sums = self._sums, []
         for slot, reference, version in sums:
-            grad: Any = slot.parameter.grad
+            grad = slot.parameter.grad
             if grad is not None and grad is reference() and grad._version == version and bool(grad.any()):
                 raise AssertionError(
                     f"{slot.name}.grad still holds the sum of the step before. Call zero_grad() between step() and "
