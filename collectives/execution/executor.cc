@@ -244,7 +244,7 @@ void* Executor::output(BatchItem& item, std::size_t tensor, Shape shape) {
   if (given != nullptr && given->has_room_for(bytes)) {
     out = given->out;
   } else if (given != nullptr || spec.device == kHostDevice) {
-    if (given != nullptr && given->out != nullptr) result.misfit += given->misfit(bytes, shape);
+    if (given != nullptr && given->out != nullptr) result.misfit = given->misfit(bytes, shape);
     if (given != nullptr && item.submission->allocate) {
       out = item.submission->allocate(tensor, shape, plane_ == nullptr ? nullptr : plane_->stream());
     } else {

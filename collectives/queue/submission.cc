@@ -4,7 +4,7 @@ namespace sirtaki {
 
 std::string Address::misfit(std::size_t bytes, const Shape& shape) const {
   return "the given memory has " + std::to_string(room) + " bytes, but the result has the shape " + to_string(shape) +
-         " and " + std::to_string(bytes) + " bytes. ";
+         " and " + std::to_string(bytes) + " bytes";
 }
 
 }  // namespace sirtaki

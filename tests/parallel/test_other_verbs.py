@@ -149,7 +149,7 @@ def test_memory_that_does_not_fit_is_refused(rank_count):
     if me == 0:
         check(hvd.allgather(tensor, name="misfit", out=out), whole)
     else:
-        with pytest.raises(ValueError, match=r"has 32 bytes, but the result has the shape \[3, 2\] and 24 bytes"):
+        with pytest.raises(ValueError, match=r"has 32 bytes, but the result has the shape \(3, 2\) and 24 bytes"):
             hvd.allgather(tensor, name="misfit", out=out)
         assert out.eq(-1).all()
     with pytest.raises(ValueError, match=r"torch.float32 on cpu with shape \(rows, 2\).*got torch.float64"):
