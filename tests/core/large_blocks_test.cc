@@ -53,7 +53,9 @@ TEST_CASE("Free blocks stay within the limit") {
     for (int k = 0; k < 4; ++k) live.emplace_back(static_cast<std::size_t>(i) * (std::size_t{12} << 20));
   }
   CHECK_MESSAGE(kept_bytes() <= kMostKeptBytes, "the oldest blocks were unmapped");
-  { const HostBuffer huge(kMostKeptBytes + kLargeBlock); }
+  {
+    const HostBuffer huge(kMostKeptBytes + kLargeBlock);
+  }
   CHECK_MESSAGE(kept_bytes() <= kMostKeptBytes, "a block above the limit is not kept");
 }
 
