@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 /* Increased at each change of a struct below. A kernel library refuses a table of another version. */
-enum { kSirtakiApiVersion = 1 };
+enum { kSirtakiApiVersion = 2 };
 
 enum SirtakiError {
   kSirtakiOk = 0,
@@ -51,6 +51,9 @@ struct SirtakiTensor {
                      submit(), and before all work queued after `finished` */
   int32_t dimensions;
   const int64_t* shape;
+  int64_t out_bytes; /* of allgather, alltoall, reducescatter: the size of `out`, if it is not null; -1: as large as the
+                        result. Only the ranks together know the result's size. If it differs, the request ends in
+                        kSirtakiInvalidArgument on this rank, `out` is not written, and other ranks do not notice. */
 };
 
 /* Read during submit() only, except the tensors' memory and the context. */

@@ -1,6 +1,9 @@
 """The time of an allreduce through raw MPI, torch.distributed's gloo, Horovod (if installed) and Sirtaki, in one run.
 
     sirtakirun -np 2 python examples/collective_benchmark.py --json figures.json --plot figures.png
+    sirtakirun -np 2 python examples/collective_benchmark.py --verb all
+
+The second line compares every verb, call by call and in batches of small asynchronous calls.
 
 The ways take turns, in another order each round; the first operation of a turn does not count, since a way may have
 to find together again after the others. Before each operation the tensors are rewritten, as a backward pass rewrites
@@ -18,9 +21,11 @@ import io
 import random
 import sys
 import time
+from collections.abc import Callable
 
 import collective_arguments
 import collective_report as report
+import collective_verbs
 import collective_ways as ways
 import resnet
 import torch
@@ -28,6 +33,7 @@ from collective_peers import Peers
 from mpi4py import MPI
 
 COMM = MPI.COMM_WORLD
+Say = Callable[[list[str]], None]
 TIMED = 2  # operations of a turn that count, after one that does not
 
 
@@ -45,11 +51,10 @@ def rounds_for(nbytes: int, rounds: int) -> int:
     return max(min(rounds, 5), min(rounds, rounds * (1 << 20) // nbytes))
 
 
-def check(name: str, way: ways.Way, value: int) -> None:
-    """Ends the job if a result is wrong; looks at the ends and the middle of each tensor."""
-    expected = float(value * COMM.size + sum(range(COMM.size)) if way.sums else value + COMM.rank)
-    for tensor in way.results:
-        for index in (0, tensor.numel() // 2, -1):
+def check(name: str, way: ways.Way, results: list[torch.Tensor], value: int) -> None:
+    """Ends the job if a result is wrong; looks at some elements of each tensor."""
+    for tensor in results:
+        for index, expected in way.due(value, tensor):
             if (got := tensor.view(-1)[index].item()) != expected:
                 print(f"rank {COMM.rank}: {name} gave {got} where {expected} was due", file=sys.stderr, flush=True)
                 COMM.Abort(1)  # the others wait at the next barrier
@@ -73,9 +78,9 @@ class Turns:
         orders = [source.sample(range(count), count) for source in (self.shared, self.own)]
         COMM.Barrier()
         start = time.monotonic()  # the same clock in all processes of a host
-        way.call(orders[way.any_order])
+        made = way.call(orders[way.any_order])
         end = time.monotonic()
-        check(name, way, value)
+        check(name, way, way.results if made is None else made, value)
         return start, end
 
     def take(self, runs: dict[str, ways.Way], rounds: int) -> dict[str, list[float]]:
@@ -110,6 +115,42 @@ def measure_gradients(turns: Turns, peers: Peers, rounds: int) -> report.Figures
     return {"tensors": len(shapes), "elements": elements, "ways": figures}
 
 
+def measure_verbs(turns: Turns, verbs: list[str], sizes: list[int], rounds: int) -> list[report.Figures]:
+    """A row for each verb and size, and one for each batch of small calls."""
+    rows = []
+    for verb in verbs:
+        for nbytes in sizes:
+            made = collective_verbs.MAKERS[verb](nbytes)
+            row = {"verb": verb, "bytes": nbytes, "calls": 1}
+            seconds = turns.take(made.blocking_ways(), rounds_for(nbytes, rounds))
+            rows.append({**row, "ways": report.summarise(seconds, nbytes, COMM.size)})
+            if nbytes <= collective_verbs.BATCH_BYTES:
+                seconds = turns.take(made.batch_ways(), max(rounds // 5, 1))
+                ways_of_batch = report.summarise(seconds, nbytes * collective_verbs.BATCH, COMM.size)
+                rows.append({**row, "calls": collective_verbs.BATCH, "ways": ways_of_batch})
+    return rows
+
+
+def compare_verbs(turns: Turns, arguments: collective_arguments.Arguments, say: Say) -> report.Figures:
+    rows = measure_verbs(turns, arguments.verbs, arguments.sizes, arguments.rounds)
+    say(report.verbs_table(rows))
+    return {"verbs": rows}
+
+
+def compare_allreduces(
+    turns: Turns, peers: Peers, arguments: collective_arguments.Arguments, say: Say
+) -> report.Figures:
+    rows = [measure_size(turns, peers, nbytes, arguments.rounds) for nbytes in arguments.sizes]
+    if rows:
+        say(report.sizes_table(rows))
+    gradients = measure_gradients(turns, peers, arguments.rounds) if arguments.gradients else None
+    if gradients:
+        say(report.gradients_table(gradients))
+    if COMM.rank == 0 and arguments.plot:
+        report.draw(arguments.plot, peers.facts, rows)
+    return {"allreduce": rows, "gradients": gradients}
+
+
 def main(argv: list[str] | None = None) -> None:
     arguments = parse(argv)
     peers = Peers(COMM)
@@ -120,16 +161,11 @@ def main(argv: list[str] | None = None) -> None:
             print(*lines, sep="\n", flush=True)
 
     say(peers.header())
-    rows = [measure_size(turns, peers, nbytes, arguments.rounds) for nbytes in arguments.sizes]
-    if rows:
-        say(report.sizes_table(rows))
-    gradients = measure_gradients(turns, peers, arguments.rounds) if arguments.gradients else None
-    if gradients:
-        say(report.gradients_table(gradients))
+    figures = (
+        compare_verbs(turns, arguments, say) if arguments.verbs else compare_allreduces(turns, peers, arguments, say)
+    )
     if COMM.rank == 0 and arguments.json:
-        report.write_json(arguments.json, peers.facts, rows, gradients)
-    if COMM.rank == 0 and arguments.plot:
-        report.draw(arguments.plot, peers.facts, rows)
+        report.write_json(arguments.json, peers.facts, **figures)
     peers.stop()
 
 

@@ -91,9 +91,26 @@ def gradients_table(gradients: Figures) -> list[str]:
     return lines
 
 
-def write_json(file: Path, facts: Figures, rows: list[Figures], gradients: Figures | None) -> None:
-    """All times in seconds."""
-    result = {"schema": SCHEMA, "facts": facts, "allreduce": rows, "gradients": gradients}
+def verbs_table(rows: list[Figures]) -> list[str]:
+    """One line for each verb, size and number of calls: MPI's better way, then the others and their ratios to it."""
+    names = list(dict.fromkeys(name for row in rows for name in peers(row["ways"])))
+    lines = ["", "float32, microseconds until the last rank has left: median, and in brackets its share of MPI's time"]
+    lines.append(
+        f"{'verb':<14}{'bytes':>8}{'calls':>6}" + "".join(f"{name:>24}" for name in names) + "  MPI's better way"
+    )
+    for row in rows:
+        line = f"{row['verb']:<14}{byte_sizes.show(row['bytes']):>8}{row['calls']:>6}"
+        for name in names:
+            figures = row["ways"].get(name)
+            text = f"{number(figures['median'] * 1e6)} ({figures['to_mpi']:.2f})" if figures else "-"
+            line += f"{text:>24}"
+        lines.append(f"{line}  {row['ways']['MPI']['way']}")
+    return lines
+
+
+def write_json(file: Path, facts: Figures, **figures: Any) -> None:
+    """All times in seconds. figures: tables by name."""
+    result = {"schema": SCHEMA, "facts": facts, **figures}
     file.write_text(json.dumps(result, indent=2) + "\n")
 
 

@@ -24,12 +24,27 @@ class Buffers:
         self.apart = [torch.empty(tuple(shape)) for shape in shapes]
 
 
+# The values due at some places of a result, if rank r's tensors held `value + r`.
+Due = Callable[[int, torch.Tensor], list[tuple[int, float]]]
+
+
+def sums(value: int, result: torch.Tensor) -> list[tuple[int, float]]:
+    """The ends and the middle of a sum over the ranks."""
+    ranks = MPI.COMM_WORLD.size
+    return [(index, float(value * ranks + sum(range(ranks)))) for index in (0, result.numel() // 2, -1)]
+
+
+def own(value: int, result: torch.Tensor) -> list[tuple[int, float]]:
+    """The ends and the middle of the rank's own values."""
+    return [(index, float(value + MPI.COMM_WORLD.rank)) for index in (0, result.numel() // 2, -1)]
+
+
 @dataclass(frozen=True)
 class Way:
-    call: Callable[[Sequence[int]], None]
+    call: Callable[[Sequence[int]], list[torch.Tensor] | None]  # gives its results, unless they are in `results`
     given: list[torch.Tensor]  # rewritten before each call
     results: list[torch.Tensor]
-    sums: bool = True  # the results are sums over the ranks; otherwise the rank's own values
+    due: Due = sums
     any_order: bool = False  # each rank may submit in an order of its own; otherwise all must use the same
 
 
@@ -72,7 +87,7 @@ def copy(buffers: Buffers) -> Way:
         for index in order:
             np.copyto(*pairs[index])
 
-    return Way(call, buffers.given, buffers.apart, sums=False)
+    return Way(call, buffers.given, buffers.apart, due=own)
 
 
 def synchronous(hvd: ModuleType) -> Maker:

@@ -54,10 +54,16 @@ Request request_of(const SirtakiRequest& asked) {
   return request;
 }
 
+Address address_of(const SirtakiRequest& asked, const SirtakiTensor& tensor) {
+  const auto verb = static_cast<Verb>(asked.verb);
+  return {tensor.in, tensor.out, changes_shape(verb) ? tensor.out_bytes : Address::kFits};
+}
+
 void tell_result(const SirtakiRequest& asked, Work& work) {
   try {
     const Result& result = work.result();
     if (result.output_ready != nullptr) result.output_ready->block_all_streams();
+    if (!result.misfit.empty()) throw Error(ErrorKind::kInvalidArgument, result.misfit);
     const auto splits = static_cast<std::int32_t>(result.received_splits.size());
     const SirtakiOutcome outcome{kSirtakiOk, "", result.value, result.received_splits.data(), splits, 0};
     asked.finished(asked.context, &outcome);
@@ -97,7 +103,7 @@ void submit(const SirtakiRequest* asked) {
   const auto start = [&] {
     engine = engine_for_collective();
     std::vector<Address> addresses;
-    for (int i = 0; i < asked->tensor_count; ++i) addresses.push_back({asked->tensors[i].in, asked->tensors[i].out});
+    for (int i = 0; i < asked->tensor_count; ++i) addresses.push_back(address_of(*asked, asked->tensors[i]));
     // Each branch below makes sure that the engine notices the request.
     const int device = asked->tensor_count > 0 ? asked->tensors[0].device : kHostDevice;
     EventPtr ready = device == kHostDevice ? nullptr : gpu(device).record_all();

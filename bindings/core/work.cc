@@ -92,20 +92,9 @@ class PyWork {
       }
       if (!done && PyErr_CheckSignals() != 0) throw py::error_already_set();
     }
-    work_->result();
-    const EventPtr& output_ready = work_->output_ready();
-    if (output_ready == nullptr) return;
-    if (stream) {
-      block_stream(output_ready, *stream);
-    } else {
-      const py::gil_scoped_release release;
-      output_ready->block();
-      stay_out_of_ending_interpreter();
-    }
-    // Memory returned to the stream that allocated it is reused only after that stream has waited.
-    ordered_ |= !stream || stream == stream_;
-    const std::string failure = engine_->failure();
-    if (!failure.empty()) throw Error(ErrorKind::kAborted, failure);
+    const std::string& misfit = work_->result().misfit;
+    wait_for_gpu(stream);
+    if (!misfit.empty()) throw Error(ErrorKind::kInvalidArgument, misfit);
   }
 
   // Returns the same list at each call, so callers need not keep it.
@@ -129,6 +118,22 @@ class PyWork {
   std::int64_t value() { return work_->result().value; }
 
  private:
+  void wait_for_gpu(std::optional<std::uintptr_t> stream) {
+    const EventPtr& output_ready = work_->output_ready();
+    if (output_ready == nullptr) return;
+    if (stream) {
+      block_stream(output_ready, *stream);
+    } else {
+      const py::gil_scoped_release release;
+      output_ready->block();
+      stay_out_of_ending_interpreter();
+    }
+    // Memory returned to the stream that allocated it is reused only after that stream has waited.
+    ordered_ |= !stream || stream == stream_;
+    const std::string failure = engine_->failure();
+    if (!failure.empty()) throw Error(ErrorKind::kAborted, failure);
+  }
+
   std::shared_ptr<Work> work_;
   std::shared_ptr<Engine> engine_;
   py::object keep_;

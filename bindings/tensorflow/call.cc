@@ -25,6 +25,7 @@ Code code_of(std::int32_t error) {
 }
 
 constexpr int kHost = -1;
+constexpr std::int64_t kWholeResult = -1;
 constexpr std::int64_t kSmall = 32 << 10;
 
 struct Element {
@@ -137,14 +138,14 @@ bool Call::prepare_output(int index) {
     out = api().tensor_data(output.get());
     held_.push_back(std::move(output));
     if (forwarded >= 0) {
-      tensors_.push_back({out, out, core_dtype(types_[i]), device(), dimensions, shape.data()});
+      tensors_.push_back({out, out, core_dtype(types_[i]), device(), dimensions, shape.data(), kWholeResult});
       return true;
     }
   }
   TensorPtr tensor = input(index);
   if (tensor == nullptr) return false;
   const void* in = api().tensor_data(tensor.get());
-  tensors_.push_back({in, out, core_dtype(types_[i]), device(), dimensions, shape.data()});
+  tensors_.push_back({in, out, core_dtype(types_[i]), device(), dimensions, shape.data(), kWholeResult});
   held_.push_back(std::move(tensor));
   return true;
 }

@@ -164,6 +164,26 @@ std::string find_mismatch(const RequestsByRank& requests, std::span<const int> g
   return "";
 }
 
+bool has_part_of(const Agreement& agreement, const Request& request, int rank, int ranks) {
+  const TensorSpecs& agreed = agreement.request.tensors;
+  if (!first_dimension_free(request.verb))
+    return request.tensors == agreed && request.splits == agreement.request.splits;
+  if (request.tensors.size() != agreed.size()) return false;
+  for (std::size_t t = 0; t < agreed.size(); ++t) {
+    if (!differing_in(agreement.request, request, t).empty() || request.tensors[t].device != agreed[t].device)
+      return false;
+    if (request.verb == Verb::kAlltoall) continue;
+    if (request.tensors[t].shape[0] !=
+        agreement.sizes[t * static_cast<std::size_t>(ranks) + static_cast<std::size_t>(rank)])
+      return false;
+  }
+  if (request.verb != Verb::kAlltoall) return true;
+  const auto own =
+      std::span(agreement.sizes).subspan(static_cast<std::size_t>(rank * ranks), static_cast<std::size_t>(ranks));
+  if (!request.splits.empty()) return std::ranges::equal(own, request.splits);
+  return std::ranges::all_of(own, [&](std::int64_t rows) { return rows * ranks == request.tensors[0].shape[0]; });
+}
+
 Agreement agree(const RequestsByRank& requests) {
   Agreement agreement;
   agreement.request = *first_of(requests);

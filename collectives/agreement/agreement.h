@@ -22,6 +22,10 @@ std::string table_of(const RequestsByRank& requests, std::span<const int> global
 // `global_ranks` maps ranks of the group to ranks of the job.
 std::string find_mismatch(const RequestsByRank& requests, std::span<const int> global_ranks);
 
+// Does the agreement hold for this request of rank `rank` of the group, whose other fields are equal? The ranks' sizes
+// may differ, but each rank must ask for the same as before.
+bool has_part_of(const Agreement& agreement, const Request& request, int rank, int ranks);
+
 // The agreed request, with the sizes that differ by rank. Call it only if find_mismatch() returned an empty string.
 Agreement agree(const RequestsByRank& requests);
 

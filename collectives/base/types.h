@@ -43,6 +43,12 @@ enum class Verb : std::uint8_t {
   kRemoveProcessSet,
 };
 inline constexpr int kVerbCount = 9;
+// Do data planes run this verb?
+inline bool moves_data(Verb verb) { return verb <= Verb::kReducescatter; }
+// Has a result another shape than the input? Of allgather and alltoall, only the ranks together know it.
+inline bool changes_shape(Verb verb) {
+  return verb == Verb::kAllgather || verb == Verb::kAlltoall || verb == Verb::kReducescatter;
+}
 
 // Horovod's numbers, since programs store them.
 enum class ReduceOp : std::uint8_t { kAverage, kSum, kAdasum, kMin, kMax, kProduct };

@@ -276,9 +276,23 @@ Item Coordinator::make_item(Ready& ready, Verdict& verdict) {
 // A plan can hold only named requests that every rank makes. Tensors on GPUs are voted on in each step: a plan has data
 // planes of its own, and NCCL requires one order of all collectives of a GPU on all ranks.
 void Coordinator::watch_cycles(const Entry& entry, std::uint64_t sequence, const Item& item) {
-  if (entry.first->verb != Verb::kAllreduce || sequence != 0 || !on_host(*entry.first)) return;
+  const Request& request = *entry.first;
+  if (!moves_data(request.verb) || sequence != 0 || !on_host(request)) return;
+  if (request.verb != Verb::kAllreduce && sizes_change(request.name, item.agreement.has_value())) return;
   if (item.agreement || item.contributors < static_cast<int>(size())) return cycles_.forget();
   cycles_.add({item.slot, entry.epoch});
+}
+
+// Are the sizes of this name (sparse gradients, the last batch of an epoch) new in this step, or were they new often?
+// Then the name is voted on in each step, and does not keep the other names of the step from a plan.
+bool Coordinator::sizes_change(const std::string& name, bool now) {
+  constexpr int kOften = 4;               // the first time counts, too
+  constexpr std::size_t kNames = 10'000;  // a program may make a name for each call
+  const auto found = agreed_anew_.find(name);
+  if (!now) return found != agreed_anew_.end() && found->second >= kOften;
+  if (found == agreed_anew_.end() && agreed_anew_.size() >= kNames) agreed_anew_.clear();
+  ++agreed_anew_[name];
+  return true;
 }
 
 void Coordinator::lock_plan(Verdict& verdict, std::int64_t fusion_threshold) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "agreement/agreement.h"
@@ -98,6 +99,7 @@ class Coordinator {
   void refuse(const Key& key, const std::string& message);
   Item make_item(Ready& ready, Verdict& verdict);
   void watch_cycles(const Entry& entry, std::uint64_t sequence, const Item& item);
+  bool sizes_change(const std::string& name, bool now);
   void lock_plan(Verdict& verdict, std::int64_t fusion_threshold);
   void add_standing(std::vector<Waiting>& waiting) const;
   std::vector<int> global(const std::vector<int>& ranks) const;
@@ -114,6 +116,7 @@ class Coordinator {
   std::vector<bool> left_;
   std::vector<std::uint64_t> seen_;
   CycleFinder cycles_;
+  std::unordered_map<std::string, int> agreed_anew_;  // by name, of verbs other than allreduce: how often
   struct Standing {
     Clock::time_point since;
     std::string site;

@@ -202,13 +202,13 @@ Task Executor::run(Batch& batch) {
       co_await broadcast(batch);
       break;
     case Verb::kAllgather:
-      co_await allgather(batch.front());
+      for (BatchItem& item : batch) co_await allgather(item);
       break;
     case Verb::kReducescatter:
-      co_await reducescatter(batch.front());
+      for (BatchItem& item : batch) co_await reducescatter(item);
       break;
     case Verb::kAlltoall:
-      co_await alltoall(batch.front());
+      for (BatchItem& item : batch) co_await alltoall(item);
       break;
     default:  // a barrier is done once it is agreed on; the engine handles the other verbs
       break;
@@ -233,26 +233,29 @@ StreamPosition Executor::position_of(const Batch& batch, std::int64_t bytes) {
   return position;
 }
 
+Result& Executor::result_of(const BatchItem& item) {
+  return results_[static_cast<std::size_t>(&item - batches_.front().batch.data())];
+}
+
 // The caller's memory, or memory that the caller or the core allocates now. Null on a GPU if this rank has joined.
 void* Executor::output(BatchItem& item, std::size_t tensor, Shape shape) {
   const TensorSpec& spec = item.agreement->request.tensors[tensor];
-  Result& result = results_[static_cast<std::size_t>(&item - batches_.front().batch.data())];
+  Result& result = result_of(item);
   result.buffers.resize(item.agreement->request.tensors.size());
   result.shapes.resize(item.agreement->request.tensors.size());
   const std::size_t bytes = static_cast<std::size_t>(element_count(shape)) * size_of(spec.dtype);
+  const Address* given = item.submission ? &item.submission->addresses[tensor] : nullptr;
   void* out = nullptr;
-  if (!item.submission && spec.device != kHostDevice) {
-    out = nullptr;
-  } else if (!item.submission) {
-    result.buffers[tensor] = HostBuffer(bytes);
-    out = result.buffers[tensor].data();
-  } else if (item.submission->addresses[tensor].out != nullptr) {
-    out = item.submission->addresses[tensor].out;
-  } else if (item.submission->allocate) {
-    out = item.submission->allocate(tensor, shape, plane_ == nullptr ? nullptr : plane_->stream());
-  } else {
-    result.buffers[tensor] = HostBuffer(bytes);
-    out = result.buffers[tensor].data();
+  if (given != nullptr && given->has_room_for(bytes)) {
+    out = given->out;
+  } else if (given != nullptr || spec.device == kHostDevice) {
+    if (given != nullptr && given->out != nullptr) result.misfit = given->misfit(bytes, shape);
+    if (given != nullptr && item.submission->allocate) {
+      out = item.submission->allocate(tensor, shape, plane_ == nullptr ? nullptr : plane_->stream());
+    } else {
+      result.buffers[tensor] = HostBuffer(bytes);
+      out = result.buffers[tensor].data();
+    }
   }
   result.shapes[tensor] = std::move(shape);
   return out;
@@ -262,6 +265,12 @@ void* Executor::output(BatchItem& item, std::size_t tensor, Shape shape) {
 Task Executor::run_behind_barrier(Batch& batch, PlanBarrier& barrier) {
   plane_ = find(planes_, {Verb::kAllreduce, DType::kUint64, ReduceOp::kMax, kHostDevice, sizeof(PlanBarrier::Words)});
   if (plane_ == nullptr) throw Error(ErrorKind::kAborted, "no plane can run the barriers of a locked plan");
+  if (!batch.empty() && batch.front().agreement->request.verb != Verb::kAllreduce) {
+    co_await plane_->allreduce_behind_barrier(barrier, {}, {});
+    plane_ = nullptr;
+    if (!barrier.called_off()) co_await run(batch);
+    co_return;
+  }
   const Kinds kinds = kinds_of(batch);
   if (kinds.size() == 1) {
     const auto& [kind, segments] = *kinds.begin();
@@ -372,7 +381,7 @@ Task Executor::alltoall(BatchItem& item) {
   const std::int64_t row = row_size(spec.shape);
   const Shape shape = with_rows(spec.shape, total);
   const std::vector<std::int64_t> receive_counts = scaled(received, row);
-  results_.front().received_splits = std::move(received);
+  result_of(item).received_splits = std::move(received);
   // All ranks must choose the same plane, so ask for the largest size on any rank.
   std::int64_t most = 0;
   for (std::size_t r = 0; r < ranks; ++r) {
@@ -388,7 +397,8 @@ Task Executor::alltoall(BatchItem& item) {
   DataPlane& plane = choose_plane(
       {Verb::kAlltoall, spec.dtype, ReduceOp::kSum, spec.device, most * row * static_cast<std::int64_t>(size)});
   const Exchange exchange{input(item, 0), output(item, 0, shape),
-                          scaled(std::span(rows).subspan(me * ranks, ranks), row), receive_counts};
+                          scaled(std::span(rows).subspan(me * ranks, ranks), row), receive_counts,
+                          *std::ranges::max_element(rows) * row};
   co_await plane.alltoall(size, exchange);
 }
 

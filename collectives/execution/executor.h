@@ -93,6 +93,7 @@ class Executor {
 
   DataPlane& choose_plane(const PlaneQuery& query);
   static StreamPosition position_of(const Batch& batch, std::int64_t bytes);
+  Result& result_of(const BatchItem& item);
   void* output(BatchItem& item, std::size_t tensor, Shape shape);
   void finish_transfer();
   void finish_batch(const Error* refused);

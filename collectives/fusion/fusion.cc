@@ -18,8 +18,17 @@ bool uniform(const Request& request) {
   });
 }
 
+// The other verbs' tensors are moved one by one. So only small ones gain by a common batch: they share its agreement.
+// The result of a large one would wait for the others.
+bool is_small_move(const Request& request) {
+  constexpr std::int64_t kSmall = 64 << 10;
+  return changes_shape(request.verb) && request.tensors[0].device == kHostDevice && bytes_of(request) <= kSmall;
+}
+
 bool fuses(const Request& a, const Request& b) {
-  if (a.verb != b.verb || (a.verb != Verb::kAllreduce && a.verb != Verb::kBroadcast)) return false;
+  if (a.verb != b.verb) return false;
+  if (changes_shape(a.verb) && !(is_small_move(a) && is_small_move(b))) return false;
+  if (!moves_data(a.verb)) return false;
   if (!uniform(a) || !uniform(b) || a.tensors[0].device != b.tensors[0].device) return false;
   return a.tensors[0].dtype == b.tensors[0].dtype && a.op == b.op && a.prescale == b.prescale &&
          a.postscale == b.postscale && a.root == b.root;

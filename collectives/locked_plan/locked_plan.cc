@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "agreement/agreement.h"
+
 namespace sirtaki {
 namespace {
 
@@ -11,14 +13,14 @@ constexpr std::chrono::seconds kPatience{1};
 constexpr int kPatienceInSteps = 4;
 
 // Ignores the call site, which does not matter, and numbers of unnamed requests, which no plan has.
-bool same(const Request& a, const Request& b) {
-  return a.verb == b.verb && a.op == b.op && a.prescale == b.prescale && a.postscale == b.postscale &&
-         a.root == b.root && a.tensors == b.tensors && a.splits == b.splits;
+bool same_but_tensors(const Request& a, const Request& b) {
+  return a.verb == b.verb && a.op == b.op && a.prescale == b.prescale && a.postscale == b.postscale && a.root == b.root;
 }
 
 }  // namespace
 
-LockedPlan::LockedPlan(const Batches& batches, int size, Clock::time_point now) : size_(size), made_(now), moved_(now) {
+LockedPlan::LockedPlan(const Batches& batches, int rank, int size, Clock::time_point now)
+    : rank_(rank), size_(size), made_(now), moved_(now) {
   for (const auto& agreements : batches) {
     auto& batch = batches_.emplace_back();
     for (const auto& agreement : agreements) {
@@ -44,7 +46,8 @@ LockedPlan::Answer LockedPlan::offer(Submission& submission, Clock::time_point n
   if (found == by_name_.end()) return Answer::kVote;
   Member& member = members_[found->second];
   if (!member.planned) return Answer::kVote;
-  if (!same(member.agreement->request, request)) return Answer::kDiffers;
+  if (!same_but_tensors(member.agreement->request, request) || !has_part_of(*member.agreement, request, rank_, size_))
+    return Answer::kDiffers;
   member.held.emplace(std::move(submission));
   --missing_[member.batch];
   ++held_;

@@ -24,7 +24,7 @@ class LockedPlan {
   using Batches = std::vector<std::vector<std::shared_ptr<const Agreement>>>;
 
   // `size`: number of ranks. All of them contribute to every batch.
-  LockedPlan(const Batches& batches, int size, Clock::time_point now);
+  LockedPlan(const Batches& batches, int rank, int size, Clock::time_point now);
 
   // The ranks have agreed by votes on a request of this name. After the plan was made, each name is voted for once
   // more, on every rank. The plan runs the requests after that.
@@ -65,6 +65,7 @@ class LockedPlan {
     std::optional<Submission> held;
   };
 
+  int rank_;
   int size_;
   std::vector<Member> members_;
   std::unordered_map<std::string, std::size_t> by_name_;

@@ -5,6 +5,7 @@ namespace sirtaki {
 PlanFollower::PlanFollower(int group, int rank, int size, PlanChannel channel, PlanOwner& owner,
                            SubmissionOwner& submission_owner, const Observers& observers)
     : group_(group),
+      rank_(rank),
       size_(size),
       fabric_(std::move(channel.fabric)),
       has_planes_(!channel.planes.empty()),
@@ -32,11 +33,11 @@ void PlanFollower::on_agreed(const std::string& name) {
 void PlanFollower::lock(const LockedPlan::Batches& batches) {
   for (const auto& batch : batches) {
     for (const auto& agreement : batch) {
-      if (agreement->request.verb == Verb::kAllreduce) continue;
-      throw Error(ErrorKind::kAborted, "a plan contains a request that is no allreduce; please report this as a bug");
+      if (moves_data(agreement->request.verb)) continue;
+      throw Error(ErrorKind::kAborted, "a plan holds something else than data; please report this as a bug");
     }
   }
-  plan_.emplace(batches, size_, Clock::now());
+  plan_.emplace(batches, rank_, size_, Clock::now());
   observers_.announce(&Observer::on_plan_locked, group_);
 }
 

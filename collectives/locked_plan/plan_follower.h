@@ -76,6 +76,7 @@ class PlanFollower {
   void end_plan(Batch called_off);
 
   int group_;
+  int rank_;
   int size_;
   std::unique_ptr<Fabric> fabric_;
   bool has_planes_;

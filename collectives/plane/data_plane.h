@@ -38,6 +38,7 @@ struct Exchange {
   void* out = nullptr;
   std::vector<std::int64_t> send_counts;
   std::vector<std::int64_t> receive_counts;
+  std::int64_t longest = 0;  // the largest count of any rank, also of its own elements; equal on all ranks
 };
 
 // Describes a collective, to ask a plane whether it supports it. The same on every rank.
@@ -55,9 +56,6 @@ struct StreamPosition {
   std::vector<EventPtr> after;  // the batch runs after these events
   std::int64_t bytes = 0;       // as in PlaneQuery
 };
-
-// Do data planes run this verb?
-inline bool moves_data(Verb verb) { return verb <= Verb::kReducescatter; }
 
 class DataPlane {
  public:

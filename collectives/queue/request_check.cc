@@ -56,8 +56,7 @@ void check_tensors(const Request& request) {
   if (empty != request.tensors.empty()) {
     refuse(request, empty ? "takes no tensors" : "no tensors were given");
   }
-  const bool has_rows =
-      request.verb == Verb::kAllgather || request.verb == Verb::kAlltoall || request.verb == Verb::kReducescatter;
+  const bool has_rows = changes_shape(request.verb);
   for (const TensorSpec& tensor : request.tensors) {
     if (has_rows && tensor.shape.empty()) refuse(request, "needs a tensor with at least one dimension, got a scalar");
     check_shape(request, tensor.shape);
@@ -92,6 +91,26 @@ void check_splits(const Request& request, int size) {
   }
 }
 
+struct Range {
+  const std::byte* begin;
+  const std::byte* end;
+  std::size_t tensor;
+};
+
+// Of an output with the input number `input`.
+void refuse_overlap(const Request& request, const Range& output, const std::vector<Address>& addresses,
+                    std::size_t input) {
+  const TensorSpec& spec = request.tensors[input];
+  const auto* in = static_cast<const std::byte*>(addresses[input].in);
+  const auto bytes = static_cast<std::size_t>(element_count(spec.shape)) * size_of(spec.dtype);
+  if (bytes == 0 || in >= output.end || output.begin >= in + bytes) return;
+  if (input == output.tensor) {
+    refuse(request, "input and output of tensor " + std::to_string(input) + " overlap");
+  }
+  refuse(request, "the input of tensor " + std::to_string(input) + " and the output of tensor " +
+                      std::to_string(output.tensor) + " overlap");
+}
+
 }  // namespace
 
 void check_request(const Request& request, int size) {
@@ -108,23 +127,21 @@ void check_request(const Request& request, int size) {
 }
 
 void check_addresses(const Request& request, const std::vector<Address>& addresses) {
-  struct Range {
-    const std::byte* begin;
-    const std::byte* end;
-    std::size_t tensor;
-  };
-  if (request.verb != Verb::kAllreduce && request.verb != Verb::kBroadcast) return;
+  if (!moves_data(request.verb)) return;
+  const bool in_place = !changes_shape(request.verb);
   std::vector<Range> outputs;
   for (std::size_t i = 0; i < addresses.size(); ++i) {
     const auto bytes =
         static_cast<std::size_t>(element_count(request.tensors[i].shape)) * size_of(request.tensors[i].dtype);
-    const auto* in = static_cast<const std::byte*>(addresses[i].in);
     const auto* out = static_cast<const std::byte*>(addresses[i].out);
-    if (out == nullptr || bytes == 0) continue;
-    if (in != out && in < out + bytes && out < in + bytes) {
-      refuse(request, "input and output of tensor " + std::to_string(i) + " overlap in part");
+    const auto room = addresses[i].room == Address::kFits ? bytes : static_cast<std::size_t>(addresses[i].room);
+    if (out == nullptr || room == 0) continue;
+    const Range output{out, out + room, i};
+    for (std::size_t j = 0; j < addresses.size(); ++j) {
+      if (in_place && (j != i || addresses[i].in == out)) continue;
+      refuse_overlap(request, output, addresses, j);
     }
-    outputs.push_back({out, out + bytes, i});
+    outputs.push_back(output);
   }
   std::sort(outputs.begin(), outputs.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
   for (std::size_t i = 1; i < outputs.size(); ++i) {

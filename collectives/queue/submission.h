@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
@@ -13,9 +14,19 @@
 namespace sirtaki {
 
 // The memory of one tensor. If `out` is null, the core or `allocate` provides the memory once the size is known.
+// `room`: bytes at `out`, where only the ranks together know the result's size. If it differs, `out` is not written,
+// the result goes elsewhere as if `out` were null, and Result::misfit says so. Other ranks do not notice.
 struct Address {
+  static constexpr std::int64_t kFits = -1;
+
   const void* in = nullptr;
   void* out = nullptr;
+  std::int64_t room = kFits;
+
+  bool has_room_for(std::size_t bytes) const {
+    return out != nullptr && (room == kFits || static_cast<std::size_t>(room) == bytes);
+  }
+  std::string misfit(std::size_t bytes, const Shape& shape) const;
 };
 
 // Returns memory for output number `tensor` of this shape; called on the engine's thread. On a GPU, all writes to it

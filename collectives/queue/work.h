@@ -21,6 +21,7 @@ struct Result {
   std::vector<HostBuffer> buffers;  // one for each tensor; empty where the caller gave the memory
   std::vector<Shape> shapes;        // of each output
   std::vector<std::int64_t> received_splits;
+  std::string misfit;  // why the caller's memory was not used: its size is not that of the result
   std::int64_t value = 0;
   EventPtr output_ready;  // GPU: the event after which the results are in memory; the work is done before that
 };

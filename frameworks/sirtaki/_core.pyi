@@ -115,6 +115,7 @@ def submit(
     keep: Any = None,
     stream: int = 0,
     allocate: Callable[[int, tuple[int, ...], int], int] | None = None,
+    rooms: Sequence[int] = (),
 ) -> Work:
     """Queues one request and returns at once. Several tensors are one request (a grouped call).
 
@@ -126,8 +127,15 @@ def submit(
 
     GPU tensors. stream: the handle of the stream on which the tensors are made. allocate: called on the engine's thread
     as allocate(number of the tensor, shape, handle of the writing stream); returns the address for a result whose size
-    depends on all ranks. Needed for allgather, reducescatter and alltoall.
+    depends on all ranks. Needed for allgather, reducescatter and alltoall. rooms: for these, the bytes at each address
+    to write. If the result has another size, it is not written there, and Work.wait() raises ValueError on this rank.
     """
+
+# From this number of bytes on, new_buffer() and the core's results reuse memory.
+LARGE_BLOCK: int
+
+def new_buffer(bytes: int) -> Buffer:
+    """Memory with undefined content. Large memory is reused: up to 256 MiB of free memory are kept in a process."""
 
 # Hooks on parameters (bindings/core/gradients/gradients.h). The usual course runs without Python. In all other cases
 # the hooks call the two functions that the step was made with.

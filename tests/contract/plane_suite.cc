@@ -233,6 +233,9 @@ struct Suite {
       in.insert(in.end(), sent.begin(), sent.end());
       right.insert(right.end(), received.begin(), received.end());
     }
+    for (int from = 0; from < size; ++from) {
+      for (int to = 0; to < size; ++to) exchange.longest = std::max(exchange.longest, count(from, to));
+    }
     Memory out(right.size());
     exchange.in = in.data();
     exchange.out = out.data();

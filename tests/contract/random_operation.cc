@@ -156,6 +156,7 @@ void RandomOperation::begin_alltoall(std::mt19937& random) {
     for (int to = 0; to < size_; ++to) {
       const std::int64_t count = random_count(random);
       const Memory part = input(from, static_cast<std::size_t>(to), count);
+      exchange_.longest = std::max(exchange_.longest, count);
       if (from == rank_) {
         exchange_.send_counts.push_back(count);
         in_.push_back(part);

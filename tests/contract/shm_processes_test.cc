@@ -119,17 +119,50 @@ std::unique_ptr<DataPlane> make_two_levels(Transport& transport, std::string& wh
 }
 constexpr int kSplitsOfTwoLevels = 3;
 
-// Adds up for ever; tells when it has begun.
-int add_up_until_aborted(ProcessTransport& transport, const MakePlane& make_plane, int begun, std::int64_t count) {
+// A verb on tensors of `count` elements a rank, again and again.
+struct Repeated {
+  Verb verb;
+  std::int64_t count;
+  std::vector<float> in, out;
+  std::vector<Segment> segments;
+  Spread spread;
+  Exchange exchange;
+
+  Repeated(Verb wanted, std::int64_t length, int size)
+      : verb(wanted), count(length), in(static_cast<std::size_t>(length * size)), out(in.size()) {
+    const std::vector<std::int64_t> counts(static_cast<std::size_t>(size), count);
+    segments = {{in.data(), in.data(), count}};
+    spread = {in.data(), out.data(), counts};
+    exchange = {in.data(), out.data(), counts, counts, count};
+  }
+
+  Task once(DataPlane& plane) const {
+    switch (verb) {
+      case Verb::kAllgather:
+        return plane.allgather(sizeof(float), spread);
+      case Verb::kReducescatter:
+        return plane.reducescatter({}, spread);
+      case Verb::kAlltoall:
+        return plane.alltoall(sizeof(float), exchange);
+      case Verb::kBroadcast:
+        return plane.broadcast(0, sizeof(float), segments);
+      default:
+        return plane.allreduce({}, segments);
+    }
+  }
+};
+
+// Works for ever; writes to `begun` once it has begun.
+int work_until_aborted(ProcessTransport& transport, const MakePlane& make_plane, int begun, Verb verb,
+                       std::int64_t count) {
   std::string why;
   const auto plane = make_plane(transport, why);
   REQUIRE_MESSAGE(plane != nullptr, why);
   check_privacy();
-  std::vector<float> data(static_cast<std::size_t>(count));
-  const std::vector<Segment> segments = {{data.data(), data.data(), count}};
+  const Repeated repeated(verb, count, transport.size());
   try {
     for (int i = 0;; ++i) {
-      wait(plane->allreduce({}, segments));
+      wait(repeated.once(*plane));
       if (i == 3) REQUIRE_MESSAGE(write(begun, "x", 1) == 1, "the test is gone");
     }
   } catch (const Error& error) {
@@ -141,7 +174,7 @@ int add_up_until_aborted(ProcessTransport& transport, const MakePlane& make_plan
   }
 }
 
-void check_death(int size, int victim, std::int64_t count, const MakePlane& make_plane) {
+void check_death(int size, int victim, std::int64_t count, const MakePlane& make_plane, Verb verb = Verb::kAllreduce) {
   const std::set<std::string> before = segments();
   std::vector<Sockets> sockets;  // of all ranks, and of the parts that they split into
   for (int i = 0; i < 1 + kSplitsOfTwoLevels; ++i) sockets.emplace_back(size);
@@ -152,7 +185,7 @@ void check_death(int size, int victim, std::int64_t count, const MakePlane& make
     ranks.push_back(in_process([&] {
       for (const Sockets& each : sockets) each.leave_to(rank);
       ProcessTransport transport(sockets[0], rank, std::span(sockets).subspan(1));
-      return add_up_until_aborted(transport, make_plane, begun[1], count);
+      return work_until_aborted(transport, make_plane, begun[1], verb, count);
     }));
   }
   for (const Sockets& each : sockets) each.leave_to(-1);
@@ -279,6 +312,12 @@ TEST_CASE("Hosts may have segments of different sizes") { check_in_process(with_
 TEST_CASE("The death of a rank ends the others, and nothing is left in /dev/shm") {
   for (const int victim : {0, 1, 2}) {
     for (const std::int64_t count : {10, 2'000'000}) check_death(3, victim, count, make_one_level);
+  }
+}
+
+TEST_CASE("The death of a rank ends the others in every verb") {
+  for (const Verb verb : {Verb::kAllgather, Verb::kReducescatter, Verb::kAlltoall, Verb::kBroadcast}) {
+    for (const std::int64_t count : {10, 300'000}) check_death(3, 1, count, make_one_level, verb);
   }
 }
 

@@ -48,7 +48,7 @@ TEST_CASE("Requests that differ do not fuse") {
       "kinds are kept apart and looked ahead over");
 }
 
-TEST_CASE("Broadcasts fuse by root, allgathers do not fuse") {
+TEST_CASE("Broadcasts fuse by root, other verbs if they are small and on the host") {
   Request broadcast = allreduce(1);
   broadcast.verb = Verb::kBroadcast;
   broadcast.root = 0;
@@ -57,7 +57,13 @@ TEST_CASE("Broadcasts fuse by root, allgathers do not fuse") {
   Request gather = allreduce(1);
   gather.verb = Verb::kAllgather;
   CHECK_MESSAGE((plan_of({broadcast, other_root, broadcast}) == Plan{{0, 2}, {1}}), "broadcasts fuse by root");
-  CHECK_MESSAGE((plan_of({gather, gather}) == Plan{{0}, {1}}), "allgathers travel alone");
+  CHECK_MESSAGE((plan_of({gather, broadcast, gather}) == Plan{{0, 2}, {1}}), "small allgathers share an agreement");
+  Request large = gather;
+  large.tensors = {{DType::kFloat32, kHostDevice, {20'000}}};
+  CHECK_MESSAGE((plan_of({large, large}, 1 << 20) == Plan{{0}, {1}}), "a large one does not wait for another");
+  Request on_gpu = gather;
+  on_gpu.tensors = {{DType::kFloat32, 0, {1}}};
+  CHECK_MESSAGE((plan_of({on_gpu, on_gpu}) == Plan{{0}, {1}}), "on a GPU each travels alone");
 }
 
 TEST_CASE("A group of tensors stays in one batch") {

@@ -170,12 +170,12 @@ TEST_CASE("A program that waits with an incomplete batch departs") {
                 "the program will not submit a before it has b");
 }
 
-TEST_CASE("Plans hold allreduces only") {
+TEST_CASE("Plans hold only what moves data") {
   Member alone(0, std::move(make_loopback(2)[0]));
-  Request broadcast = request_of("a");
-  broadcast.verb = Verb::kBroadcast;
-  LockedPlan::Batches batches = {{std::make_shared<const Agreement>(Agreement{broadcast, {}})}};
-  expect_throw<Error>([&] { alone.follower.lock(batches); }, "a plan with a broadcast");
+  Request barrier = request_of("a");
+  barrier.verb = Verb::kBarrier;
+  LockedPlan::Batches batches = {{std::make_shared<const Agreement>(Agreement{barrier, {}})}};
+  expect_throw<Error>([&] { alone.follower.lock(batches); }, "a plan with a barrier");
 }
 
 }  // namespace

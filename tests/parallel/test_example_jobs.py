@@ -230,6 +230,19 @@ def with_horovod(folder: Path, allreduce: str) -> jobs.Ended:
     return run(2, *TINY, f"--json={folder / 'figures.json'}", extra={"PYTHONPATH": path})
 
 
+def test_collective_benchmark_of_every_verb(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    text = output(run(2, "collective_benchmark.py", "--rounds=1", "--verb=all", f"--json={file}", "--sizes", "1KiB"))
+    rows = json.loads(file.read_text())["verbs"]
+    verbs = ["allreduce", "allgather", "reducescatter", "broadcast", "alltoall"]
+    assert [(row["verb"], row["calls"]) for row in rows] == [(verb, calls) for verb in verbs for calls in (1, 100)]
+    for row in rows:
+        assert {"MPI", "Sirtaki"} <= set(row["ways"]) and all(each["median"] > 0 for each in row["ways"].values())
+        assert re.search(
+            rf"^\S* ?{row['verb']} +1 KiB +{row['calls']} .* MPI (blocking|started|one by one)$", text, re.M
+        )
+
+
 def test_collective_benchmark_takes_an_installed_horovod_along(tmp_path: Path) -> None:
     text = output(with_horovod(tmp_path, "return sirtaki.torch.allreduce_(tensor, name=name, op=op)"))
     result = json.loads((tmp_path / "figures.json").read_text())

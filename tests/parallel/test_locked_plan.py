@@ -62,6 +62,62 @@ def test_a_step_that_repeats_is_locked(ranks, plane):
     assert ended.output.count("planned") == ranks
 
 
+OTHER_VERBS = """
+import torch, sirtaki.torch as hvd
+from sirtaki.native import core
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+
+def rows(of_rank, number):
+    return torch.full((of_rank + 1, 2), float(100 * number + of_rank))
+
+def step(number, more=0, extra=()):
+    mine = torch.cat([rows(rank, number), *extra])
+    gathered = hvd.allgather_async(mine, name="gather")
+    large = hvd.allgather_async(torch.full((30000,), rank), name="large")
+    sent = torch.cat([torch.full((to + more,), 10 * rank + to + number) for to in range(size)])
+    splits = [to + more for to in range(size)]
+    exchanged = hvd.alltoall_async(sent, splits, name="exchange")
+    equal = hvd.alltoall(torch.arange(2 * size) + number, name="equal")
+    scattered = hvd.reducescatter(torch.arange(float(2 * size)) + number, name="scatter", op=hvd.Sum)
+    sent_out = hvd.broadcast(torch.tensor([float(rank + number)]), size - 1, name="one")
+    assert equal.tolist() == [2 * rank + number, 2 * rank + 1 + number] * size
+    assert scattered.tolist() == [size * (2 * rank + i + number) for i in (0, 1)]
+    assert sent_out.item() == size - 1 + number
+    output, received = hvd.synchronize(exchanged)
+    assert received.tolist() == [rank + more] * size
+    assert output.tolist() == [10 * r + rank + number for r in range(size) for _ in range(rank + more)]
+    assert hvd.synchronize(large).tolist() == [r for r in range(size) for _ in range(30000)]
+    return hvd.synchronize(gathered)
+
+def plain(number):
+    return torch.cat([rows(r, number) for r in range(size)])
+
+for number in range(30):
+    assert torch.equal(step(number), plain(number)), number
+assert core.statistics()["plans"] == 1 and core.statistics()["planned_batches"] > 60, core.statistics()
+before = core.statistics()["messages"]
+for number in range(10):
+    assert torch.equal(step(number), plain(number)), number
+assert core.statistics()["messages"] == before and core.statistics()["departures"] == 0, core.statistics()
+# One rank alone asks for other sizes.
+extra = (torch.full((3, 2), -1.0),) if rank == size - 1 else ()
+assert torch.equal(step(7, extra=extra), torch.cat([plain(7), torch.full((3, 2), -1.0)]))
+assert core.statistics()["departures"] == 1, core.statistics()
+for number in range(30):
+    assert torch.equal(step(number, more=1), plain(number)), number
+assert core.statistics()["plans"] == 2, core.statistics()
+print("planned")
+"""
+
+
+@pytest.mark.parametrize(("ranks", "plane"), [(2, "shm"), (3, "shm"), (2, "mpi")])
+def test_every_verb_is_locked(ranks, plane):
+    ended = jobs.run_script(ranks, OTHER_VERBS, 60, {"SIRTAKI_CPU_OPERATIONS": plane})
+    assert ended.code == 0, ended.output
+    assert ended.output.count("planned") == ranks
+
+
 def test_a_result_that_is_there_before_it_is_waited_for():
     """What is asked for after it may depend on it all the same, so that no plan asks for both at once."""
     body = (

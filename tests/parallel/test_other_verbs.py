@@ -110,6 +110,80 @@ def test_reducescatter_forms(rank_count):
 
 
 @ranks(2, 3)
+def test_results_go_into_given_memory(rank_count):
+    """In every way of calling, again and again: the third and later calls need no vote."""
+    me = hvd.rank()
+    parts = [values(rank, (rank + 1, 3), torch.float32) for rank in range(rank_count)]
+    whole = torch.cat(parts)
+    full = [values(rank, (rank_count * 2 + 1, 3), torch.float32) for rank in range(rank_count)]
+    rows = 3 if me == 0 else 2
+    start = 0 if me == 0 else 2 * me + 1
+    equal = [values(rank, (rank_count * 2, 3), torch.int64) for rank in range(rank_count)]
+    turned = torch.cat([tensor[2 * me : 2 * me + 2] for tensor in equal])
+    for step in range(6):
+        out = torch.full_like(whole, -1)
+        assert hvd.allgather(parts[me], name="into", out=out) is out
+        check(out, whole, f"step {step}")
+        out.fill_(-1)
+        assert hvd.synchronize(hvd.allgather_async(parts[me], name="into.async", out=out)) is out
+        check(out, whole, f"step {step}")
+        out = torch.full((rows, 3), -1.0)
+        assert hvd.reducescatter(full[me], name="into", op=hvd.Sum, out=out) is out
+        check(out, sum(full)[start : start + rows], f"step {step}")
+        assert hvd.synchronize(hvd.reducescatter_async(full[me], name="into.async", op=hvd.Sum, out=out)) is out
+        check(out, sum(full)[start : start + rows], f"step {step}")
+        out = torch.full_like(turned, -1)
+        assert hvd.alltoall(equal[me], name="into", out=out) is out
+        check(out, turned, f"step {step}")
+        given, received = hvd.synchronize(hvd.alltoall_async(equal[me], name="into.async", out=out))
+        assert given is out and received.tolist() == [2] * rank_count
+
+
+@ranks(2)
+def test_memory_that_does_not_fit_is_refused(rank_count):
+    """What only the ranks together know is refused on the rank alone that gave it; all others get their results."""
+    me = hvd.rank()
+    tensor = torch.full((me + 1, 2), float(me))
+    whole = torch.tensor([[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]])
+    out = torch.full((3 if me == 0 else 4, 2), -1.0)
+    if me == 0:
+        check(hvd.allgather(tensor, name="misfit", out=out), whole)
+    else:
+        with pytest.raises(ValueError, match=r"has 32 bytes, but the result has the shape \(3, 2\) and 24 bytes"):
+            hvd.allgather(tensor, name="misfit", out=out)
+        assert out.eq(-1).all()
+    with pytest.raises(ValueError, match=r"torch.float32 on cpu with shape \(rows, 2\).*got torch.float64"):
+        hvd.allgather(tensor, out=torch.empty(3, 2, dtype=torch.float64))
+    with pytest.raises(ValueError, match="contiguous"):
+        hvd.reducescatter(tensor, out=torch.empty(2, 2).t())
+    both = torch.zeros(4, 2)
+    with pytest.raises(ValueError, match="overlap"):
+        hvd.alltoall(both[:2], out=both[1:3])
+    with pytest.raises(ValueError, match="out has no gradient"):
+        hvd.alltoall(torch.zeros(2, 2, requires_grad=True), out=both)
+    with pytest.raises(ValueError, match=r"Compression\.none"):
+        hvd.reducescatter(both, compression=hvd.Compression.fp16, out=torch.empty(2, 2))
+    check(hvd.allgather(tensor, name="misfit"), whole)
+
+
+@ranks(2)
+def test_large_results_reuse_memory_of_dropped_ones_only(rank_count):
+    tensor = torch.full((1 << 19,), float(hvd.rank()))
+    first = hvd.allgather(tensor, name="large")
+    second = hvd.allgather(tensor + 10, name="large")
+    row = first[5:6]
+    address = first.data_ptr()
+    assert address != second.data_ptr()
+    del first
+    third = hvd.allgather(tensor + 20, name="large")
+    assert third.data_ptr() not in (address, second.data_ptr())  # `row` still uses the first one's memory
+    assert (row.item(), second[-1].item(), third[-1].item()) == (0.0, 11.0, 21.0)
+    del row
+    fourth = hvd.allreduce(torch.cat([tensor, tensor]), op=hvd.Sum, name="large")
+    assert fourth.data_ptr() == address and fourth.eq(1.0).all() and not fourth._is_view()
+
+
+@ranks(2, 3)
 def test_barrier_waits_for_the_last(rank_count):
     hvd.barrier()
     start = time.monotonic()

@@ -141,7 +141,10 @@ def test_no_figure_when_more_ranks_were_announced(monkeypatch: pytest.MonkeyPatc
 def test_sizes_of_the_collective_benchmark() -> None:
     defaults = collective_arguments.parse("", [])
     assert (defaults.sizes[0], defaults.sizes[-1], defaults.gradients) == (64, 256 << 20, True)
-    assert (defaults.json, defaults.plot) == (None, None)
+    assert (defaults.json, defaults.plot, defaults.verbs) == (None, None, [])
+    verbs = collective_arguments.parse("", ["--verb", "all"])
+    assert (verbs.sizes, verbs.gradients) == ([1 << 10, 64 << 10, 1 << 20, 32 << 20], False)
+    assert verbs.verbs == ["allreduce", "allgather", "reducescatter", "broadcast", "alltoall"]
     assert collective_arguments.parse("", ["--sizes", "1k", "64", "1KiB"]).sizes == [64, 1024]
 
 
@@ -155,6 +158,8 @@ def test_sizes_of_the_collective_benchmark() -> None:
         ("--json /no/such/folder/x.json", "a folder that exists, got '/no/such/folder/x.json'"),
         ("--plot x.jpg", "--plot: must end in .png, got 'x.jpg'"),
         ("--plot x.png --sizes", "--plot x.png has nothing to draw"),
+        ("--plot x.png --verb alltoall", "draws the comparison of allreduce, which --verb alltoall leaves out"),
+        ("--verb gather", "--verb: invalid choice: 'gather'"),
     ],
 )
 def test_collective_benchmark_refuses(line: str, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:

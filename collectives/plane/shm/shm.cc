@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <numeric>
 #include <utility>
 #include <vector>
 
-#include "math/reduce_inputs.h"
+#include "math/streaming_copy.h"
 #include "plane/pieces.h"
 #include "plane/shm/shm_allreduce.h"
 #include "plane/shm/shm_channel.h"
+#include "plane/shm/shm_exchange.h"
 
 namespace sirtaki {
 namespace {
@@ -25,19 +25,12 @@ constexpr std::size_t kManyBytes = std::size_t{1} << 20;  // from here on, large
 constexpr std::size_t kOneShotBytes = std::size_t{4} << 10;
 constexpr std::size_t kOneShotBytesOfMany = std::size_t{2} << 10;
 constexpr std::size_t kOneShotBytesOnSharedCores = std::size_t{16} << 10;  // saves a context switch
-constexpr std::int64_t kLine = 64;
 
 std::byte* at(void* base, std::int64_t index, std::size_t size) {
   return static_cast<std::byte*>(base) + index * static_cast<std::int64_t>(size);
 }
 const std::byte* at(const void* base, std::int64_t index, std::size_t size) {
   return static_cast<const std::byte*>(base) + index * static_cast<std::int64_t>(size);
-}
-
-std::vector<std::int64_t> starts_of(const std::vector<std::int64_t>& counts) {
-  std::vector<std::int64_t> starts(counts.size() + 1);
-  std::partial_sum(counts.begin(), counts.end(), starts.begin() + 1);
-  return starts;
 }
 
 class ShmPlane final : public DataPlane {
@@ -70,9 +63,17 @@ class ShmPlane final : public DataPlane {
   }
 
   Task broadcast(int root, std::size_t element_size, std::span<const Segment> segments) override;
-  Task allgather(std::size_t element_size, const Spread& spread) override;
-  Task reducescatter(Reduction reduction, const Spread& spread) override;
-  Task alltoall(std::size_t element_size, const Exchange& exchange) override;
+  Task allgather(std::size_t element_size, const Spread& spread) override {
+    return shm_allgather(channel_, element_size, spread, piece_bytes(longest_bytes(spread, element_size)));
+  }
+  Task reducescatter(Reduction reduction, const Spread& spread) override {
+    const std::size_t longest = longest_bytes(spread, size_of(reduction.dtype));
+    return shm_reducescatter(channel_, reduction, spread, piece_bytes(longest));
+  }
+  Task alltoall(std::size_t element_size, const Exchange& exchange) override {
+    const std::size_t longest = static_cast<std::size_t>(exchange.longest) * element_size;
+    return shm_alltoall(channel_, element_size, exchange, piece_bytes(longest * static_cast<std::size_t>(size_)));
+  }
 
  private:
   bool is_small(std::size_t bytes) const {
@@ -90,10 +91,9 @@ class ShmPlane final : public DataPlane {
     if (!channel_.cores_are_free()) return channel_.slot_size();
     return std::min(channel_.slot_size(), batch_bytes < kManyBytes ? kPieceBytes : kPieceBytesOfMany);
   }
-  std::byte* part(int owner, int index, std::uint64_t turn) const {
-    return channel_.slot(owner, turn) + static_cast<std::size_t>(index) * part_bytes();
+  static std::size_t longest_bytes(const Spread& spread, std::size_t element_size) {
+    return static_cast<std::size_t>(*std::ranges::max_element(spread.counts)) * element_size;
   }
-  std::size_t part_bytes() const { return channel_.slot_size() / static_cast<std::size_t>(size_) / kLine * kLine; }
 
   ShmChannel channel_;
   int rank_;
@@ -102,7 +102,9 @@ class ShmPlane final : public DataPlane {
 };
 
 Task ShmPlane::broadcast(int root, std::size_t element_size, std::span<const Segment> segments) {
-  const std::size_t piece = piece_bytes(total_bytes(segments, element_size)) / element_size;
+  const std::size_t all = total_bytes(segments, element_size);
+  const bool streams = all >= kStreamedBytes;
+  const std::size_t piece = piece_bytes(all) / element_size;
   const PieceWalk walk(segments, {.piece = static_cast<std::int64_t>(piece), .direct = kPackAll});
   for (const Piece& each : cut(walk)) {
     const std::uint64_t turn = channel_.take_turns(1);
@@ -117,100 +119,13 @@ Task ShmPlane::broadcast(int root, std::size_t element_size, std::span<const Seg
       const std::size_t bytes = static_cast<std::size_t>(count) * element_size;
       if (rank_ == root) {
         std::memcpy(shared, at(segment.in, from, element_size), bytes);
+      } else if (streams) {
+        streaming_copy(at(segment.out, from, element_size), shared, bytes);
       } else {
         std::memcpy(at(segment.out, from, element_size), shared, bytes);
       }
     });
     if (rank_ == root) channel_.publish_written(turn);
-    channel_.publish_done(turn);
-  }
-}
-
-Task ShmPlane::allgather(std::size_t element_size, const Spread& spread) {
-  const std::vector<std::int64_t> starts = starts_of(spread.counts);
-  const std::int64_t longest = *std::max_element(spread.counts.begin(), spread.counts.end());
-  const auto step = static_cast<std::int64_t>(channel_.slot_size() / element_size);
-  for (std::int64_t done = 0; done < longest; done += step) {
-    const auto bytes = [&](int r) {
-      const std::int64_t left = spread.counts[static_cast<std::size_t>(r)] - done;
-      return static_cast<std::size_t>(std::clamp<std::int64_t>(left, 0, step)) * element_size;
-    };
-    const std::uint64_t turn = channel_.take_turns(1);
-    co_await channel_.may_write(turn);
-    if (bytes(rank_) > 0) std::memcpy(channel_.slot(rank_, turn), at(spread.in, done, element_size), bytes(rank_));
-    channel_.publish_written(turn);
-    for (int k = 0; k < size_; ++k) {
-      const int r = (rank_ + k) % size_;
-      co_await channel_.written_by(r, turn);
-      const std::int64_t to = starts[static_cast<std::size_t>(r)] + done;
-      const void* from = r == rank_ ? at(spread.in, done, element_size) : channel_.slot(r, turn);
-      if (bytes(r) > 0) std::memmove(at(spread.out, to, element_size), from, bytes(r));
-    }
-    channel_.publish_done(turn);
-  }
-}
-
-Task ShmPlane::reducescatter(Reduction reduction, const Spread& spread) {
-  const std::size_t item = size_of(reduction.dtype);
-  const std::vector<std::int64_t> starts = starts_of(spread.counts);
-  const std::int64_t longest = *std::max_element(spread.counts.begin(), spread.counts.end());
-  const auto step = static_cast<std::int64_t>(part_bytes() / item);
-  for (std::int64_t done = 0; done < longest; done += step) {
-    const auto length = [&](int r) {
-      return std::clamp<std::int64_t>(spread.counts[static_cast<std::size_t>(r)] - done, 0, step);
-    };
-    const auto own = [&](int r) { return at(spread.in, starts[static_cast<std::size_t>(r)] + done, item); };
-    const std::uint64_t turn = channel_.take_turns(1);
-    co_await channel_.may_write(turn);
-    for (int r = 0; r < size_; ++r) {
-      const std::size_t bytes = static_cast<std::size_t>(length(r)) * item;
-      if (r != rank_ && bytes > 0) std::memcpy(part(rank_, r, turn), own(r), bytes);
-    }
-    channel_.publish_written_last_wakes(turn);
-    co_await channel_.all_written(turn);
-    for (int r = 0; r < size_; ++r) inputs_[static_cast<std::size_t>(r)] = r == rank_ ? own(r) : part(r, rank_, turn);
-    reduce_inputs(reduction, inputs_, at(spread.out, done, item), length(rank_));
-    channel_.publish_done(turn);
-  }
-}
-
-Task ShmPlane::alltoall(std::size_t element_size, const Exchange& exchange) {
-  const std::vector<std::int64_t> sends = starts_of(exchange.send_counts);
-  const std::vector<std::int64_t> receives = starts_of(exchange.receive_counts);
-  // A rank knows only its own counts, but the largest count of all ranks decides how many turns are needed.
-  const std::uint64_t opening = channel_.take_turns(1);
-  co_await channel_.may_write(opening);
-  std::int64_t longest = *std::max_element(exchange.send_counts.begin(), exchange.send_counts.end());
-  std::memcpy(channel_.slot(rank_, opening), &longest, sizeof(longest));
-  channel_.publish_written_last_wakes(opening);
-  co_await channel_.all_written(opening);
-  for (int r = 0; r < size_; ++r) {
-    std::int64_t theirs = 0;
-    std::memcpy(&theirs, channel_.slot(r, opening), sizeof(theirs));
-    longest = std::max(longest, theirs);
-  }
-  channel_.publish_done(opening);
-  const auto step = static_cast<std::int64_t>(part_bytes() / element_size);
-  for (std::int64_t done = 0; done < longest; done += step) {
-    const auto bytes = [&](const std::vector<std::int64_t>& counts, int r) {
-      const std::int64_t left = counts[static_cast<std::size_t>(r)] - done;
-      return static_cast<std::size_t>(std::clamp<std::int64_t>(left, 0, step)) * element_size;
-    };
-    const std::uint64_t turn = channel_.take_turns(1);
-    co_await channel_.may_write(turn);
-    for (int r = 0; r < size_; ++r) {
-      const std::size_t length = bytes(exchange.send_counts, r);
-      const std::int64_t from = sends[static_cast<std::size_t>(r)] + done;
-      if (length > 0) std::memcpy(part(rank_, r, turn), at(exchange.in, from, element_size), length);
-    }
-    channel_.publish_written(turn);
-    for (int k = 0; k < size_; ++k) {
-      const int r = (rank_ + k) % size_;
-      co_await channel_.written_by(r, turn);
-      const std::size_t length = bytes(exchange.receive_counts, r);
-      const std::int64_t to = receives[static_cast<std::size_t>(r)] + done;
-      if (length > 0) std::memcpy(at(exchange.out, to, element_size), part(r, rank_, turn), length);
-    }
     channel_.publish_done(turn);
   }
 }

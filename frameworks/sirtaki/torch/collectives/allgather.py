@@ -9,25 +9,35 @@ import torch
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.torch.ops import autograd, verbs
 from sirtaki.torch.ops.arguments import names
-from sirtaki.torch.ops.handles import synchronize
-from sirtaki.torch.ops.tensors import check_tensors
+from sirtaki.torch.ops.tensors import check_outputs, check_tensors
 
 
 def allgather(
-    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+    tensor: torch.Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """A new tensor: the tensors of all ranks, joined in rank order. Only dimension 0 may differ by rank; it may be 0.
+    """The tensors of all ranks, joined in rank order. Only dimension 0 may differ by rank; it may be 0.
 
-    Differentiable: the gradient is averaged over the ranks, and each rank keeps its own rows.
+    out: contiguous memory for the result, of the tensor's dtype and exactly the result's shape; returned. By default a
+    new tensor. ValueError on this rank alone if the result has another shape. It must not overlap the tensor.
+    Differentiable without out: the gradient is averaged over the ranks, and each rank keeps its own rows.
     """
-    return _gather([tensor], name, process_set)[0]
+    return _gather([tensor], name, process_set, None if out is None else [out])[0]
 
 
-def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
-    """As allgather, without waiting and without gradient: a handle whose result is the new tensor."""
+def allgather_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    out: torch.Tensor | None = None,
+) -> int:
+    """As allgather, without waiting and without gradient: a handle whose result is the tensor."""
     group = require_id(process_set)
     call, _ = names("allgather", name, group)
-    return verbs.start_allgather(check_tensors([tensor]), call, group, convert=lambda results: results[0])
+    outputs = None if out is None else check_outputs([out], check_tensors([tensor]))
+    return verbs.start_allgather([tensor], call, group, outputs, convert=lambda results: results[0])
 
 
 def grouped_allgather(
@@ -46,12 +56,20 @@ def grouped_allgather_async(
     return verbs.start_allgather(check_tensors(tensors), call, group)
 
 
-def _gather(tensors: Sequence[torch.Tensor], name: str | None, process_set: ProcessSet) -> Sequence[torch.Tensor]:
+def _gather(
+    tensors: Sequence[torch.Tensor],
+    name: str | None,
+    process_set: ProcessSet,
+    outputs: Sequence[torch.Tensor] | None = None,
+) -> Sequence[torch.Tensor]:
     group = require_id(process_set)
     call, grad = names("allgather", name, group)
     if torch.compiler.is_compiling():
-        return autograd.grouped_allgather(list(tensors), call, grad, group)
+        results = autograd.grouped_allgather(list(tensors), call, grad, group)
+        return results if outputs is None else [out.copy_(x) for out, x in zip(outputs, results, strict=True)]
     listed = check_tensors(tensors)
+    if outputs is not None:
+        return verbs.allgather(listed, call, group, check_outputs(outputs, listed))
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in listed):
         return autograd.grouped_allgather(listed, call, grad, group)
-    return synchronize(verbs.start_allgather(listed, call, group, awaited=True))
+    return verbs.allgather(listed, call, group)

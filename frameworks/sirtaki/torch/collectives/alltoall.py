@@ -9,8 +9,7 @@ import torch
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.torch.ops import autograd, verbs
 from sirtaki.torch.ops.arguments import names
-from sirtaki.torch.ops.handles import synchronize
-from sirtaki.torch.ops.tensors import check_tensor
+from sirtaki.torch.ops.tensors import check_output, check_tensor
 
 
 def checked_splits(splits: torch.Tensor | Sequence[int] | None) -> list[int]:
@@ -33,10 +32,12 @@ def checked_splits(splits: torch.Tensor | Sequence[int] | None) -> list[int]:
     return values
 
 
-def _check(tensor: torch.Tensor) -> None:
+def _check(tensor: torch.Tensor, out: torch.Tensor | None) -> None:
     check_tensor(tensor)
     if tensor.dim() == 0:
         raise ValueError(f"alltoall splits dimension 0, got a tensor without dimensions: {tensor!r}")
+    if out is not None:
+        check_output(out, tensor)
 
 
 def alltoall(
@@ -44,23 +45,27 @@ def alltoall(
     splits: torch.Tensor | Sequence[int] | None = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Returns the rows that all ranks sent to this rank, in rank order; with splits also their number by rank, int32.
 
     splits: the number of rows for each rank, counted along dimension 0; rows beyond their sum are not sent. Without it
-    dimension 0 must be a multiple of the number of ranks. Differentiable: each row of the gradient returns to the rank
-    that sent the row.
+    dimension 0 must be a multiple of the number of ranks. out: contiguous memory for the rows, of the tensor's dtype
+    and exactly the result's shape. By default a new tensor. ValueError on this rank alone if the result has another
+    shape. It must not overlap the tensor. Differentiable without out: each row of the gradient returns to the rank that
+    sent the row.
     """
     group, rows = require_id(process_set), checked_splits(splits)
     call, grad = names("alltoall", name, group)
     if torch.compiler.is_compiling():
         output, received = autograd.alltoall(tensor, rows, call, grad, group)
+        output = output if out is None else out.copy_(output)
         return output if splits is None else (output, received)
-    _check(tensor)
-    if torch.is_grad_enabled() and tensor.requires_grad:
+    _check(tensor, out)
+    if out is None and torch.is_grad_enabled() and tensor.requires_grad:
         output, received = autograd.alltoall(tensor, rows, call, grad, group)
     else:
-        output, received = synchronize(verbs.start_alltoall(tensor, rows, call, group, awaited=True))
+        output, received = verbs.alltoall(tensor, rows, call, group, out)
     return output if splits is None else (output, received)
 
 
@@ -69,9 +74,10 @@ def alltoall_async(
     splits: torch.Tensor | Sequence[int] | None = None,
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
+    out: torch.Tensor | None = None,
 ) -> int:
     """As alltoall, without waiting and without gradient. The handle's result is always (output, received_splits)."""
     group, rows = require_id(process_set), checked_splits(splits)
     call, _ = names("alltoall", name, group)
-    _check(tensor)
-    return verbs.start_alltoall(tensor, rows, call, group)
+    _check(tensor, out)
+    return verbs.start_alltoall(tensor, rows, call, group, out)

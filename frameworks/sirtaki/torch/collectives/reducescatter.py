@@ -11,8 +11,7 @@ from sirtaki.reduce_ops import Average
 from sirtaki.torch.compression import Compression, Compressor
 from sirtaki.torch.ops import autograd, verbs
 from sirtaki.torch.ops.arguments import names, reduction
-from sirtaki.torch.ops.handles import synchronize
-from sirtaki.torch.ops.tensors import check_tensors
+from sirtaki.torch.ops.tensors import check_outputs, check_tensors
 
 
 def reducescatter(
@@ -23,13 +22,25 @@ def reducescatter(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """This rank's rows of the reduced tensor; the first `rows % ranks` ranks get one row more, some may get none.
 
-    op: anything but Adasum. Shapes must be equal on all ranks. Differentiable for Average and Sum: the gradients of all
-    parts joined, times the number of ranks for Sum (see sirtaki.torch.ops.autograd).
+    op: anything but Adasum. Shapes must be equal on all ranks. out: contiguous memory for the result, of the tensor's
+    dtype and exactly the result's shape; returned. By default a new tensor. It must not overlap the tensor, and
+    compression must be none. Differentiable without out for Average and Sum: the gradients of all parts joined, times
+    the number of ranks for Sum (see sirtaki.torch.ops.autograd).
     """
-    return grouped_reducescatter([tensor], name, compression, op, process_set, prescale_factor, postscale_factor)[0]
+    if out is None:
+        return grouped_reducescatter([tensor], name, compression, op, process_set, prescale_factor, postscale_factor)[0]
+    if compression is not Compression.none:
+        raise ValueError(f"out needs Compression.none, got {compression!r}: the result has the compressed dtype")
+    how = reduction(op, prescale_factor, postscale_factor, process_set)
+    call, grad = names("reducescatter", name, how[3])
+    if torch.compiler.is_compiling():
+        return out.copy_(autograd.grouped_reducescatter([tensor], call, grad, *how)[0])
+    listed = check_tensors([tensor])
+    return verbs.reducescatter(listed, call, how, check_outputs([out], listed))[0]
 
 
 def reducescatter_async(
@@ -39,11 +50,13 @@ def reducescatter_async(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    out: torch.Tensor | None = None,
 ) -> int:
-    """As reducescatter, without waiting and without gradient: a handle whose result is the new tensor."""
+    """As reducescatter, without waiting and without gradient: a handle whose result is the tensor."""
     how = reduction(op, prescale_factor, postscale_factor, process_set)
     call, _ = names("reducescatter", name, how[3])
-    return verbs.start_reducescatter(check_tensors([tensor]), call, how, convert=lambda results: results[0])
+    outputs = None if out is None else check_outputs([out], check_tensors([tensor]))
+    return verbs.start_reducescatter([tensor], call, how, outputs, convert=lambda results: results[0])
 
 
 def grouped_reducescatter(
@@ -64,7 +77,7 @@ def grouped_reducescatter(
     if torch.compiler.is_compiling() or (torch.is_grad_enabled() and any(wire.requires_grad for wire in wires)):
         results = autograd.grouped_reducescatter(wires, call, grad, *how)
     else:
-        results = synchronize(verbs.start_reducescatter(check_tensors(wires), call, how, awaited=True))
+        results = list(verbs.reducescatter(check_tensors(wires), call, how))
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]
 
 

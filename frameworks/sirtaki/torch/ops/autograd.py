@@ -82,7 +82,7 @@ grouped_allreduce.register_autograd(_grouped_allreduce_backward, setup_context=_
 
 @torch.library.custom_op("sirtaki::grouped_allgather", mutates_args=())
 def grouped_allgather(tensors: list[Tensor], name: str, grad_name: str, group: int) -> list[Tensor]:
-    return list(synchronize(verbs.start_allgather(tensors, name, group, awaited=True)))
+    return list(verbs.allgather(tensors, name, group))
 
 
 @grouped_allgather.register_fake
@@ -102,7 +102,7 @@ def _grouped_allgather_backward(ctx, grads: list[Tensor]):
     summed = grouped_allreduce([g.contiguous() for g in grads], ctx.name, _next(ctx.name), *reduction)
     rows = torch.tensor([ctx.rows], dtype=torch.int64)
     sizes_name = f"{ctx.name}.sizes" if ctx.name else ""
-    rows_before = synchronize(verbs.start_allgather([rows], sizes_name, ctx.group, awaited=True))[0]
+    rows_before = verbs.allgather([rows], sizes_name, ctx.group)[0]
     starts = rows_before[: _members(ctx.group).index(core.rank())].sum(0).tolist()
     own = [grad.narrow(0, start, count) for grad, start, count in zip(summed, starts, ctx.rows, strict=True)]
     return own, None, None, None
@@ -138,7 +138,7 @@ broadcast.register_autograd(_broadcast_backward, setup_context=_save_broadcast)
 
 @torch.library.custom_op("sirtaki::alltoall", mutates_args=())
 def alltoall(tensor: Tensor, splits: list[int], name: str, grad_name: str, group: int) -> tuple[Tensor, Tensor]:
-    return synchronize(verbs.start_alltoall(tensor, splits, name, group, awaited=True))
+    return verbs.alltoall(tensor, splits, name, group)
 
 
 @alltoall.register_fake
@@ -171,7 +171,7 @@ alltoall.register_autograd(_alltoall_backward, setup_context=_save_alltoall)
 def grouped_reducescatter(
     tensors: list[Tensor], name: str, grad_name: str, op: int, pre: float, post: float, group: int
 ) -> list[Tensor]:
-    return list(synchronize(verbs.start_reducescatter(tensors, name, (op, pre, post, group), awaited=True)))
+    return list(verbs.reducescatter(tensors, name, (op, pre, post, group)))
 
 
 @grouped_reducescatter.register_fake

@@ -102,16 +102,45 @@ def result_shape(shape: Sequence[int], like: torch.Tensor) -> tuple[int, ...]:
     return tuple(shape) if parts == 1 else tuple(shape)[:-1]
 
 
+def check_output(out: torch.Tensor, tensor: torch.Tensor) -> None:
+    """ValueError if `out` cannot hold the result of a verb that changes the number of rows of this tensor."""
+    check_tensor(out, "out")
+    same = out.dtype == tensor.dtype and out.device == tensor.device
+    if not same or out.dim() != tensor.dim() or out.shape[1:] != tensor.shape[1:]:
+        rows = ", ".join(["rows", *map(str, tensor.shape[1:])])
+        raise ValueError(
+            f"out must be {tensor.dtype} on {tensor.device} with shape ({rows}), as the tensor; "
+            f"got {out.dtype} on {out.device} with shape {tuple(out.shape)}"
+        )
+    if torch.is_grad_enabled() and (tensor.requires_grad or out.requires_grad):
+        raise ValueError("out has no gradient, but the tensor or out requires one; use out under torch.no_grad()")
+
+
+def check_outputs(outputs: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """The outputs of as many tensors; ValueError as check_output."""
+    for out, tensor in zip(outputs, tensors, strict=True):
+        check_output(out, tensor)
+    return outputs
+
+
 def empty_result(tensor: torch.Tensor) -> torch.Tensor:
     """Memory for a result of the same shape, without a gradient."""
+    if tensor.is_cpu and tensor.nbytes >= core.LARGE_BLOCK:
+        return over_buffer(core.new_buffer(tensor.nbytes), tensor.shape, tensor.dtype)
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+
+
+def over_buffer(buffer: Any, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor over the core's memory, which the core may use again once no tensor has this storage."""
+    flat = torch.frombuffer(buffer, dtype=dtype)
+    return flat if len(shape) == 1 else flat.resize_(tuple(shape))  # the same size; a view would keep `flat` alive
 
 
 def from_buffer(buffer: Any, shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
     """A tensor that uses the core's host memory, without a copy."""
     if buffer is None or len(buffer) == 0:
         return torch.empty(result_shape(shape, like), dtype=like.dtype)
-    return torch.frombuffer(buffer, dtype=torch.uint8).view(like.dtype).reshape(result_shape(shape, like))
+    return over_buffer(buffer, result_shape(shape, like), like.dtype)
 
 
 def _shown(value: Any) -> str:

@@ -99,67 +99,150 @@ def start_broadcast(
     )
 
 
-def _start_sized_by_all(
-    verb: str, tensors: Sequence[torch.Tensor], name: str, finish: Callable[[Any, Results], Any], **options: Any
-) -> int:
-    """A call whose result sizes depend on all ranks. finish(work, results) makes its result."""
+Submitted = tuple[Any, Callable[[Any], Any], list[Descriptor]]  # work, what makes its result, tensors
+
+
+def _submit_changed(
+    verb: str,
+    tensors: Sequence[torch.Tensor],
+    name: str,
+    finish: Callable[[Any, Results], Any],
+    outputs: Sequence[torch.Tensor] | None,
+    **options: Any,
+) -> Submitted:
+    """A call whose results have other shapes than its tensors. finish(work, results) makes its result.
+
+    outputs: where to write, by default memory of the core. If one has another size than the result, waiting raises.
+    """
     likes = tuple(tensors)
-    described = [describe(t, None) for t in likes]
-    if likes and likes[0].device.type != "cpu":
+    if outputs is None:
+        described = [describe(tensor, None) for tensor in likes]
+    else:
+        described = list(map(describe, likes, outputs))
+        options["rooms"] = [output.nbytes for output in outputs]
+    stream = stream_of(described)
+    made = None
+    if stream is not None:
         made = MadeResults(likes)
-        options["allocate"] = made.allocate
-        return submit(verb, name, described, lambda work: finish(work, made.take()), keep=likes, **options)
+        options |= {"allocate": made.allocate, "stream": stream}
 
     def on_host(work: Any) -> Any:
         found = zip(work.buffers(), work.shapes(), likes, strict=True)
         return finish(work, tuple(from_buffer(buffer, shape, like) for buffer, shape, like in found))
 
-    return submit(verb, name, described, on_host, keep=likes, **options)
+    if outputs is not None:
+        results = tuple(outputs)
+        make = lambda work: finish(work, results)  # noqa: E731
+    elif made is not None:
+        make = lambda work: finish(work, made.take())  # noqa: E731
+    else:
+        make = on_host
+    full_name = f"{verb}.{name}" if name else ""
+    keep = (likes, outputs)
+    work = core.submit(core.VERBS[verb], full_name, described, site=call_site(), keep=keep, **options)
+    return work, make, described
 
 
-def start_allgather(
-    tensors: Sequence[torch.Tensor], name: str, group: int, convert: Convert = _as_they_are, awaited: bool = False
-) -> int:
-    """Result: tuple of the tensors of all ranks, joined along dimension 0."""
+def _result(submitted: Submitted) -> Any:
+    """Waits. Needs no handle."""
+    work, make, described = submitted
+    work.wait(stream_of(described))
+    return make(work)
+
+
+def _submit_allgather(
+    tensors: Sequence[torch.Tensor],
+    name: str,
+    group: int,
+    outputs: Sequence[torch.Tensor] | None,
+    convert: Convert,
+    awaited: bool,
+) -> Submitted:
     for tensor in tensors:
         if isinstance(tensor, torch.Tensor) and tensor.dim() == 0:
             raise ValueError(f"allgather joins along dimension 0, got a tensor without dimensions: {tensor!r}")
-    return _start_sized_by_all(
-        "allgather", tensors, name, lambda work, results: convert(results), process_set=group, awaited=awaited
-    )
+    finish = lambda work, results: convert(results)  # noqa: E731
+    return _submit_changed("allgather", tensors, name, finish, outputs, process_set=group, awaited=awaited)
+
+
+def start_allgather(
+    tensors: Sequence[torch.Tensor],
+    name: str,
+    group: int,
+    outputs: Sequence[torch.Tensor] | None = None,
+    convert: Convert = _as_they_are,
+) -> int:
+    """Result: tuple of the tensors of all ranks, joined along dimension 0."""
+    return register(*_submit_allgather(tensors, name, group, outputs, convert, False))
+
+
+def allgather(
+    tensors: Sequence[torch.Tensor], name: str, group: int, outputs: Sequence[torch.Tensor] | None = None
+) -> Results:
+    """start_allgather and synchronize in one."""
+    return _result(_submit_allgather(tensors, name, group, outputs, _as_they_are, True))
+
+
+def _submit_reducescatter(
+    tensors: Sequence[torch.Tensor],
+    name: str,
+    reduction: Reduction,
+    outputs: Sequence[torch.Tensor] | None,
+    convert: Convert,
+    awaited: bool,
+) -> Submitted:
+    for tensor in tensors:
+        if isinstance(tensor, torch.Tensor) and tensor.dim() == 0:
+            raise ValueError(f"reducescatter splits dimension 0, got a tensor without dimensions: {tensor!r}")
+        check_reducible(tensor, reduction[0])
+    finish = lambda work, results: convert(results)  # noqa: E731
+    return _submit_changed("reducescatter", tensors, name, finish, outputs, awaited=awaited, **_scaled(reduction))
 
 
 def start_reducescatter(
     tensors: Sequence[torch.Tensor],
     name: str,
     reduction: Reduction,
+    outputs: Sequence[torch.Tensor] | None = None,
     convert: Convert = _as_they_are,
-    awaited: bool = False,
 ) -> int:
     """Result: tuple of this rank's rows of each reduced tensor."""
-    for tensor in tensors:
-        if isinstance(tensor, torch.Tensor) and tensor.dim() == 0:
-            raise ValueError(f"reducescatter splits dimension 0, got a tensor without dimensions: {tensor!r}")
-        check_reducible(tensor, reduction[0])
-    return _start_sized_by_all(
-        "reducescatter",
-        tensors,
-        name,
-        lambda work, results: convert(results),
-        awaited=awaited,
-        **_scaled(reduction),
-    )
+    return register(*_submit_reducescatter(tensors, name, reduction, outputs, convert, False))
 
 
-def start_alltoall(tensor: torch.Tensor, splits: Sequence[int], name: str, group: int, awaited: bool = False) -> int:
-    """splits: rows for each rank, [] for equal parts. Result: (output, received_splits as int32)."""
+def reducescatter(
+    tensors: Sequence[torch.Tensor],
+    name: str,
+    reduction: Reduction,
+    outputs: Sequence[torch.Tensor] | None = None,
+) -> Results:
+    """start_reducescatter and synchronize in one."""
+    return _result(_submit_reducescatter(tensors, name, reduction, outputs, _as_they_are, True))
 
+
+def _submit_alltoall(
+    tensor: torch.Tensor, splits: Sequence[int], name: str, group: int, output: torch.Tensor | None, awaited: bool
+) -> Submitted:
     def finish(work: Any, results: Results) -> tuple[torch.Tensor, torch.Tensor]:
         return results[0], torch.tensor(work.received_splits(), dtype=torch.int32)
 
-    return _start_sized_by_all(
-        "alltoall", [tensor], name, finish, splits=list(splits), process_set=group, awaited=awaited
-    )
+    outputs = None if output is None else [output]
+    options = {"splits": list(splits), "process_set": group, "awaited": awaited}
+    return _submit_changed("alltoall", [tensor], name, finish, outputs, **options)
+
+
+def start_alltoall(
+    tensor: torch.Tensor, splits: Sequence[int], name: str, group: int, output: torch.Tensor | None = None
+) -> int:
+    """splits: rows for each rank, [] for equal parts. Result: (output, received_splits as int32)."""
+    return register(*_submit_alltoall(tensor, splits, name, group, output, False))
+
+
+def alltoall(
+    tensor: torch.Tensor, splits: Sequence[int], name: str, group: int, output: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """start_alltoall and synchronize in one."""
+    return _result(_submit_alltoall(tensor, splits, name, group, output, True))
 
 
 def join(device: int = -1) -> int:
