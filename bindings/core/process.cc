@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <mutex>
 #include <thread>
@@ -23,6 +24,7 @@ struct Process {
   std::shared_ptr<Engine> engine;
   std::unique_ptr<Outside> outside;
   bool failed = false;                  // whether the last job failed
+  std::atomic<FlightRecorder*> recorder{nullptr};  // never deleted: threads of the program may still write
   std::unique_ptr<MpiSession> session;  // outlives engines: MPI can be initialised only once
 };
 
@@ -55,6 +57,11 @@ PlaneOptions plane_options(const Settings& settings, const std::function<void(co
           .hierarchical_allreduce = settings.hierarchical_allreduce,
           .gpus = gpu_options(settings, tell, [] { return engine_to_use()->topology().local_rank; }),
           .tell = tell};
+}
+
+void record(Engine& engine) {
+  if (process().recorder == nullptr) process().recorder = new FlightRecorder;
+  engine.observe(*process().recorder);
 }
 
 // For a rank whose program succeeded in a failed job. If it exited first, its exit code would become the job's.
@@ -90,6 +97,8 @@ std::shared_ptr<Engine> engine_to_use() {
   return engine;
 }
 
+FlightRecorder* find_recorder() { return process().recorder; }
+
 void start_engine(const StartOptions& start) {
   refuse_forked_child();
   const std::lock_guard lock(process().mutex);
@@ -108,7 +117,10 @@ void start_engine(const StartOptions& start) {
     if (settings.says_warnings) say(rank, settings.says_time, line);
   };
   auto world = make_mpi_fabric(std::move(communicator), plane_options(options.settings, options.say));
-  set_engine(std::make_shared<Engine>(std::move(options), std::move(world)));
+  const bool records = options.settings.recorder;
+  auto engine = std::make_shared<Engine>(std::move(options), std::move(world));
+  if (records) record(*engine);
+  set_engine(std::move(engine));
   process().outside = std::make_unique<Outside>(find_engine(), start.launcher, takes_usr1);
   watch_forks();
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "recorder/flight_recorder.h"
 
 namespace sirtaki {
 
@@ -22,6 +23,9 @@ std::shared_ptr<Engine> engine_to_ask();
 std::shared_ptr<Engine> engine_to_look_into();
 // For collectives. Before init throws Error(kPrecondition): in Python an internal error, as in Horovod.
 std::shared_ptr<Engine> engine_to_use();
+
+// The records of all engines of this process. Null before init, and with SIRTAKI_RECORDER=0. Stays after shutdown.
+FlightRecorder* find_recorder();
 
 struct StartOptions {
   std::vector<std::string> mpi_libraries;  // paths; the first that loads is used

@@ -265,6 +265,25 @@ def statistics() -> dict[str, int]:
 def end_step() -> None:
     """Notifies observers that the program has waited for all gradients of a training step."""
 
+RECORD_KINDS: tuple[str, ...]  # names of the kinds of records, by number
+
+def records(since: int = 0) -> tuple[bytes, int, int]:
+    """What the flight recorder holds since a cursor, ordered by time: records of 32 bytes (sirtaki.timing.records),
+    the next cursor, and how many records were overwritten before this call. 0: from the oldest one on. Any thread;
+    also after shutdown(). Empty before init(), and with SIRTAKI_RECORDER=0.
+    """
+
+def record_names(on: bool) -> None:
+    """Collects the names of tensors that are submitted from now on; False stops that and forgets them."""
+
+def recorded_names() -> dict[int, str]:
+    """The names that were collected, by the number that records have for them."""
+
+def clock_offset_ns() -> tuple[int, int]:
+    """This host's CLOCK_MONOTONIC minus that of rank 0's host, and the greatest error of that; in nanoseconds. Exactly
+    0 on rank 0's host. ValueError before init.
+    """
+
 def time_waits() -> None:
     """From now on measures waits, which makes each wait a little slower."""
 

@@ -19,6 +19,7 @@ STATIONS = ("queue", "agreement", "fusion", "coordinator", "execution", "locked_
 CPP = {  # rooms in collectives/, the lowest first
     "base": (),
     "observer": ("base",),
+    "recorder": ("base", "observer"),
     "loader": ("base",),
     "math": ("base",),
     "device": ("base", "loader", "math"),
