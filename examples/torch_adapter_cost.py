@@ -17,7 +17,7 @@ def adapter_seconds(hvd, sizes: Sequence[int], rounds: int = 200) -> float:
     the two medians of the differences, less what the thread spent in waits. All ranks call it.
     """
     from sirtaki.native import core
-    from sirtaki.torch.buckets import BUCKET_BYTES
+    from sirtaki.torch.gradients.buckets import BUCKET_BYTES
 
     batches = math.ceil(sum(sizes) / BUCKET_BYTES["cpu"])
     plain = _trainer(len(sizes), lambda optimizer, named: optimizer)

@@ -128,8 +128,8 @@ def submit(
     depends on all ranks. Needed for allgather, reducescatter and alltoall.
     """
 
-# Hooks on parameters (bindings/gradients.h). What follows the usual course is done without Python; for the rest the two
-# functions that a step is made with are called.
+# Hooks on parameters (bindings/core/gradients/gradients.h). The usual course runs without Python. In all other cases
+# the hooks call the two functions that the step was made with.
 class GradientStep:
     """What the hooks of one reducer share. on_gradient(slot) counts a gradient, send(unit) sends a complete unit."""
     def __init__(self, on_gradient: Callable[[Any], None], send: Callable[[Any], None], passes: int, /) -> None: ...
@@ -227,7 +227,7 @@ def set_gpu_libraries(nccl: Sequence[str], nvrtc: Sequence[str]) -> None:
 def set_usual_gpu(number: int) -> None:
     """The GPU of this rank if it joins without having submitted a GPU tensor; -1: the one of its local rank."""
 
-# NCCL without the engine, for steps that are captured into a graph (bindings/gpu_direct.cc).
+# NCCL without the engine, for steps that are captured into a graph (bindings/core/gpu/gpu_direct.cc).
 Card = tuple[str, str, str, str]
 
 def gpu_card(device: int) -> Card:

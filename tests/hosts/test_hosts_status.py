@@ -29,12 +29,12 @@ def test_how_a_job_stands(hosts: Hosts) -> None:
     with hosts.running(STANDS) as job:
         job.wait_for(hosts.there, 3)
         _wait_for_second(hosts, job)
-        _expect_picture(_status(hosts, job).stdout)
+        _expect_status(_status(hosts, job).stdout)
         job.process.send_signal(signal.SIGUSR1)
-        _expect_picture(_read_picture(job))
+        _expect_status(_read_status(job))
         of_rank2 = _program_on(hosts, "n3")
         os.kill(of_rank2, signal.SIGUSR1)
-        _expect_picture(_read_picture(job))
+        _expect_status(_read_status(job))
         os.kill(of_rank2, signal.SIGSTOP)
         text = _status(hosts, job).stdout
         assert "rank 2 on host n3" in text and "it is stopped" in text and "in compute" not in text, text
@@ -59,7 +59,7 @@ def _wait_for_second(hosts: Hosts, job: launching.Running) -> None:
     raise AssertionError(text)
 
 
-def _expect_picture(text: str) -> None:
+def _expect_status(text: str) -> None:
     """For each rank its host, what finished last and when, what is pending since when, and its Python stack."""
     for rank, (pending, stack) in enumerate(
         [
@@ -75,7 +75,7 @@ def _expect_picture(text: str) -> None:
     assert re.search(r"'second' lacks ranks 1, 2 for [\d.]+ s; rank 0 reached it", text), text
 
 
-def _read_picture(job: launching.Running) -> str:
+def _read_status(job: launching.Running) -> str:
     """What the job says on stderr, up to the last rank's stack; without the rank that a line is from."""
     assert job.process.stderr is not None
     text = b""

@@ -43,21 +43,40 @@ CPP = {  # rooms in collectives/, the lowest first
     "engine": (*BELOW_PLANES, "observer", "fabric", *STATIONS),
 }
 
-PYTHON = {  # packages in frameworks/, the lowest first
+LAUNCH = tuple(f"sirtaki/launch/{room}" for room in ("protocol", "command_line", "remote", "worker", "job"))
+TORCH = tuple(f"sirtaki/torch/{room}" for room in ("compression", "ops", "collectives", "gradients"))
+TENSORFLOW = tuple(
+    f"sirtaki/tensorflow/{room}"
+    for room in ("compression", "ops", "collectives", "gradients", "functions", "parameter_check")
+)
+PYTHON = {  # packages in frameworks/, and modules that stand below their package; the lowest first
     "sirtaki/host": (),
     "sirtaki/starters": ("sirtaki/host",),
     "sirtaki": ("sirtaki/host", "sirtaki/starters"),  # with checks, job and libraries
-    "sirtaki/launch": ("sirtaki/host", "sirtaki/starters", "sirtaki"),
-    "sirtaki/torch": ("sirtaki",),
-    "sirtaki/tensorflow": ("sirtaki",),
-    "sirtaki/keras": ("sirtaki", "sirtaki/torch", "sirtaki/tensorflow"),
-    "sirtaki/tensorflow/keras": ("sirtaki", "sirtaki/tensorflow", "sirtaki/keras"),
+    "sirtaki/launch/protocol": ("sirtaki/host", "sirtaki/starters"),
+    "sirtaki/launch/command_line": ("sirtaki/starters", "sirtaki/launch/protocol"),
+    "sirtaki/launch/remote": ("sirtaki/host", "sirtaki/starters", "sirtaki/launch/protocol"),
+    "sirtaki/launch/worker": ("sirtaki/host", "sirtaki/starters", "sirtaki/launch/protocol"),
+    "sirtaki/launch/job": ("sirtaki/host", "sirtaki/starters", "sirtaki/launch/protocol", "sirtaki/launch/remote"),
+    "sirtaki/launch": ("sirtaki/host", "sirtaki/starters", "sirtaki", *LAUNCH),
+    "sirtaki/torch/compression": ("sirtaki",),
+    "sirtaki/torch/ops": ("sirtaki",),
+    "sirtaki/torch/collectives": ("sirtaki", *TORCH[:2]),
+    "sirtaki/torch/gradients": ("sirtaki", *TORCH[:3]),
+    "sirtaki/torch": ("sirtaki", *TORCH),
+    "sirtaki/tensorflow/compression": ("sirtaki",),
+    "sirtaki/tensorflow/ops": ("sirtaki",),
+    "sirtaki/tensorflow/collectives": ("sirtaki", *TENSORFLOW[:2]),
+    "sirtaki/tensorflow/gradients": ("sirtaki", *TENSORFLOW[:3]),
+    "sirtaki/tensorflow/functions": ("sirtaki", *TENSORFLOW[:3]),
+    "sirtaki/tensorflow/parameter_check": ("sirtaki", *TENSORFLOW[:3]),
+    "sirtaki/keras": ("sirtaki", "sirtaki/torch", *TORCH, *TENSORFLOW),
+    "sirtaki/tensorflow": ("sirtaki", *TENSORFLOW, "sirtaki/keras"),
+    "sirtaki/tensorflow/keras": ("sirtaki", "sirtaki/keras"),
 }
 
 # Arrows that are still to go: the file, and the room that it should not use.
-KNOWN = {
-    ("frameworks/sirtaki/tensorflow/optimizer.py", "sirtaki/keras"),
-}
+KNOWN: set[tuple[str, str]] = set()
 
 # Only these read the environment. A setting that decides how ranks act together must come from one of them.
 ENVIRONMENT = {
@@ -72,11 +91,10 @@ ENVIRONMENT = {
     "frameworks/sirtaki/job/starter_line.py",
     "frameworks/sirtaki/starters/__init__.py",
     "frameworks/sirtaki/job/supervisor_link.py",
-    *(
-        f"frameworks/sirtaki/launch/{name}.py"
-        for name in ("agent", "channel", "check", "command", "function_job", "options", "program")
-    ),
-    *(f"frameworks/sirtaki/launch/{name}.py" for name in ("spec", "worker")),
+    *(f"frameworks/sirtaki/launch/{name}.py" for name in ("check", "command", "command_line/options", "function_job")),
+    *(f"frameworks/sirtaki/launch/protocol/{name}.py" for name in ("channel", "spec")),
+    "frameworks/sirtaki/launch/remote/agent.py",
+    *(f"frameworks/sirtaki/launch/worker/{name}.py" for name in ("program", "worker")),
 }
 READS = re.compile(r"\bgetenv\(|\bos\.(?:environb?|getenv)\b")
 
@@ -112,7 +130,7 @@ def arrows() -> Iterator[tuple[Path, str, str, tuple[str, ...]]]:
         room = room_of(str(file.relative_to(TOP / "collectives")), CPP)
         yield from ((file, room, room_of(name, CPP), CPP.get(room, ())) for name in includes(file))
     for file in files("frameworks/sirtaki", ".py"):
-        room = room_of(str(file.relative_to(TOP / "frameworks")), PYTHON)
+        room = room_of(f"{file.relative_to(TOP / 'frameworks').with_suffix('')}/", PYTHON)
         for name in imports(file):
             if name.startswith("sirtaki/"):
                 yield file, room, room_of(f"{name}/", PYTHON), PYTHON.get(room, ())

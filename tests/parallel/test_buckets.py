@@ -5,7 +5,7 @@ import torch
 from ranks import ranks
 
 import sirtaki.torch as hvd
-from sirtaki.torch import buckets
+from sirtaki.torch.gradients import buckets
 
 
 def net() -> torch.nn.ModuleDict:

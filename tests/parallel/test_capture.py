@@ -7,8 +7,9 @@ import torch
 from ranks import ranks
 
 import sirtaki.torch as hvd
-from sirtaki.torch import buckets, captured, direct
-from sirtaki.torch.tensors import DTYPE_NUMBERS
+from sirtaki.torch import captured
+from sirtaki.torch.gradients import buckets, direct
+from sirtaki.torch.ops.tensors import DTYPE_NUMBERS
 
 
 class NoStream:

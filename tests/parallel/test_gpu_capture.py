@@ -8,7 +8,7 @@ from ranks import ranks
 
 import sirtaki.torch as hvd
 from sirtaki.torch import captured as capturing
-from sirtaki.torch import direct
+from sirtaki.torch.gradients import direct
 from sirtaki.torch.optimizer import Attachment
 
 pytestmark = needs_gpu

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from training import batch, check_equal, distributed, make_model, part_of
 
 import sirtaki.torch as hvd
-from sirtaki.torch import buckets, sending
+from sirtaki.torch.gradients import buckets, sending
 
 Step = Callable[[torch.nn.Module, torch.optim.Optimizer, torch.Tensor, torch.Tensor, int], None]
 
@@ -40,7 +40,7 @@ def equals_serial(step: Step, steps: int = 6, **options) -> list[int]:
     sent: list[int] = []
     send = sending.send
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sirtaki.torch.reducer.send", lambda *a: (sent.__setitem__(-1, sent[-1] + 1), send(*a)))
+        patch.setattr("sirtaki.torch.gradients.reducer.send", lambda *a: (sent.__setitem__(-1, sent[-1] + 1), send(*a)))
         for number in range(steps):
             sent.append(0)
             step(model, optimizer, *part_of(number), number)

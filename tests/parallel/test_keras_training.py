@@ -409,7 +409,7 @@ def test_an_unequal_gradient_leaves_no_request_behind(keras_backend: str) -> Non
     with pytest.raises(Exception, match=r"keras\.gradient\.0"):
         optimizer.apply(gradients, variables)
     if keras_backend == "torch":
-        from sirtaki.torch.handles import _pending
+        from sirtaki.torch.ops.handles import _pending
 
         assert not _pending
 

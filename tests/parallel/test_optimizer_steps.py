@@ -14,7 +14,7 @@ from training import batch, check_equal, check_same_on_ranks, distributed, make_
 
 import sirtaki.torch as hvd
 from sirtaki.native import core
-from sirtaki.torch.units import REDUCED, SENT
+from sirtaki.torch.gradients.units import REDUCED, SENT
 
 
 class TwoBranches(torch.nn.Module):

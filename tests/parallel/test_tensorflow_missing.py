@@ -10,7 +10,7 @@ from tensorflow_references import MODES, in_mode
 
 import sirtaki.tensorflow as hvd
 from sirtaki.native import core
-from sirtaki.tensorflow import agreement
+from sirtaki.tensorflow.gradients import gradient_kinds
 
 ROWS = 12
 # What each of two ranks has of the gradient of one table.
@@ -161,11 +161,11 @@ def test_what_was_agreed_goes_with_the_variables(rank_count):
         step()
 
     gc.collect()
-    before = len(agreement._numbers), len(agreement._agreements)
+    before = len(gradient_kinds._numbers), len(gradient_kinds._agreements)
     for _ in range(3):
         build()
         gc.collect()
-    assert (len(agreement._numbers), len(agreement._agreements)) <= before
+    assert (len(gradient_kinds._numbers), len(gradient_kinds._agreements)) <= before
 
 
 @ranks(2)

@@ -10,7 +10,7 @@ from tensorflow_references import MODES, in_mode
 
 import sirtaki.tensorflow as hvd
 from sirtaki.native import core
-from sirtaki.tensorflow import sparse
+from sirtaki.tensorflow.collectives import sparse
 
 
 def dense(slices: tf.IndexedSlices) -> list:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sirtaki.launch import channel, config_file, hosts
+from sirtaki.launch.command_line import config_file, host_list
+from sirtaki.launch.protocol import channel
 
 _SECONDS = float(os.environ.get("SIRTAKI_FUZZ_SECONDS", "0.5"))
 
@@ -66,8 +67,8 @@ def read_frames(data: bytes, folder: Path) -> None:
 
 
 READERS = {
-    "host file": (HOSTS, lambda data, folder: hosts.from_text(data, "hosts")),
-    "host list": ([text.encode() for text in LISTS], lambda data, folder: hosts.from_list(data.decode("latin-1"))),
+    "host file": (HOSTS, lambda data, folder: host_list.from_text(data, "hosts")),
+    "host list": ([text.encode() for text in LISTS], lambda data, folder: host_list.from_list(data.decode("latin-1"))),
     "config file": (CONFIGS, read_config),
     "frames": (FRAMES, read_frames),
 }

@@ -15,8 +15,9 @@ from pathlib import Path
 import launching  # noqa: F401  # makes the sources importable where they are not installed
 import pytest
 
-from sirtaki.launch import addresses, agent, channel, remote, spec
-from sirtaki.launch.workers import Workers
+from sirtaki.launch.job.workers import Workers
+from sirtaki.launch.protocol import channel, spec
+from sirtaki.launch.remote import addresses, agent, remote_hosts
 
 TOKEN = b"t" * 32
 HELLO = channel.frame(channel.HELLO, b'{"rank": 0, "host": "x"}')
@@ -208,16 +209,20 @@ def test_agent_stays_with_a_daemon_that_goes_into_the_background(launcher: Launc
 
 
 def test_settings_of_mpis_for_the_remote_start_are_taken_over() -> None:
-    assert remote.agent_words("a 'b c'", {"SIRTAKI_LAUNCH_AGENT": "other"}) == ["a", "b c"]
-    assert remote.agent_words(None, {"SIRTAKI_LAUNCH_AGENT": "own", "HYDRA_LAUNCHER_EXEC": "other"}) == ["own"]
-    assert remote.agent_words(None, {"OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh"}) == ["/etc/mpi/kubexec.sh"]
-    assert remote.agent_words(None, {"OMPI_MCA_plm_rsh_agent": "ssh : rsh"}) == remote.agent_words(None, {}) == []
+    assert remote_hosts.agent_words("a 'b c'", {"SIRTAKI_LAUNCH_AGENT": "other"}) == ["a", "b c"]
+    assert remote_hosts.agent_words(None, {"SIRTAKI_LAUNCH_AGENT": "own", "HYDRA_LAUNCHER_EXEC": "other"}) == ["own"]
+    assert remote_hosts.agent_words(None, {"OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh"}) == ["/etc/mpi/kubexec.sh"]
+    assert (
+        remote_hosts.agent_words(None, {"OMPI_MCA_plm_rsh_agent": "ssh : rsh"})
+        == remote_hosts.agent_words(None, {})
+        == []
+    )
     with pytest.raises(ValueError, match=r"SIRTAKI_LAUNCH_AGENT=\"'\": No closing quotation"):
-        remote.agent_words(None, {"SIRTAKI_LAUNCH_AGENT": "'"})
+        remote_hosts.agent_words(None, {"SIRTAKI_LAUNCH_AGENT": "'"})
     environ = {"HYDRA_LAUNCHER_EXTRA_ARGS": "-o X=y", "HYDRA_LAUNCHER": "rsh", "HYDRA_DEBUG": "1", "SECRET": "s"}
-    shell = remote.Shell(arguments=remote.ssh_arguments(environ), port=5)
+    shell = remote_hosts.Shell(arguments=remote_hosts.ssh_arguments(environ), port=5)
     assert shell.words("h")[-5:] == ["-p", "5", "-o", "X=y", "h"] and "BatchMode=yes" in shell.words("h")
-    assert remote.environment_for_mpiexec(environ) == {"HYDRA_DEBUG": "1"}
+    assert remote_hosts.environment_for_mpiexec(environ) == {"HYDRA_DEBUG": "1"}
 
 
 def test_spec_travels_whole() -> None:

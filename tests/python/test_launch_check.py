@@ -80,5 +80,5 @@ def test_a_row_that_fails_does_not_end_the_table() -> None:
     def fail() -> str:
         raise OSError("the reason")
 
-    assert check._told(fail) == "OSError: the reason"
-    assert check._told(lambda: "one\ntwo") == "one\n" + " " * 16 + "two"
+    assert check._result(fail) == "OSError: the reason"
+    assert check._result(lambda: "one\ntwo") == "one\n" + " " * 16 + "two"

@@ -7,7 +7,7 @@ import pytest
 from launching import run
 
 from sirtaki import starters
-from sirtaki.launch import hosts, options
+from sirtaki.launch.command_line import host_list, options
 from sirtaki.starters import srun
 from sirtaki.starters.hydra import Hydra
 from sirtaki.starters.openmpi import OpenMpi, OpenMpi5
@@ -218,16 +218,16 @@ def test_slots_are_checked_with_the_arithmetic() -> None:
     assert done.returncode == 2
     assert b"3 ranks, but the hosts offer a:1 + b:1 = 2 slots" in done.stderr
     with pytest.raises(ValueError, match=r"3 ranks, but the hosts offer a:1 slot;"):
-        hosts.check_slots(hosts.from_list("a:1"), 3)
-    hosts.check_slots(hosts.from_list("a:1,b:2"), 3)
+        host_list.check_slots(host_list.from_list("a:1"), 3)
+    host_list.check_slots(host_list.from_list("a:1,b:2"), 3)
 
 
 @pytest.mark.parametrize("text", ["a", "a:", ":1", "a:1,", "a:x", "a:1 b:1", "a:-1", "[::1]", "::1:2", ""])
 def test_hosts_of_another_form_are_shown(text: str) -> None:
     with pytest.raises(ValueError, match="not of the form host:slots"):
-        hosts.from_list(text)
+        host_list.from_list(text)
     with pytest.raises(ValueError, match="at least 1 slot"):
-        hosts.from_list("a:0")
+        host_list.from_list("a:0")
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_hosts_of_another_form_are_shown(text: str) -> None:
 def test_host_file(text: str, tmp_path: Path) -> None:
     path = tmp_path / "hosts"
     path.write_text(text, newline="")
-    assert hosts.from_file(str(path)) == [hosts.Host("n1", 3), hosts.Host("n2", 1)]
+    assert host_list.from_file(str(path)) == [host_list.Host("n1", 3), host_list.Host("n2", 1)]
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_host_file(text: str, tmp_path: Path) -> None:
 )
 def test_host_file_with_a_line_that_is_wrong(content: bytes, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        hosts.from_text(content, "hosts")
+        host_list.from_text(content, "hosts")
 
 
 def test_host_file_that_is_not_there(tmp_path: Path) -> None:
@@ -274,12 +274,12 @@ def test_host_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_hosts_by_ipv6_address_and_user() -> None:
-    assert hosts.from_list("[fd00::1]:2,me@n1:1") == [hosts.Host("fd00::1", 2), hosts.Host("me@n1", 1)]
-    assert hosts.from_text(b"[fd00::1] slots=2\n[fe80::1%eth0]:1\n", "") == [
-        hosts.Host("fd00::1", 2),
-        hosts.Host("fe80::1%eth0", 1),
+    assert host_list.from_list("[fd00::1]:2,me@n1:1") == [host_list.Host("fd00::1", 2), host_list.Host("me@n1", 1)]
+    assert host_list.from_text(b"[fd00::1] slots=2\n[fe80::1%eth0]:1\n", "") == [
+        host_list.Host("fd00::1", 2),
+        host_list.Host("fe80::1%eth0", 1),
     ]
-    assert str(hosts.Host("fd00::1", 2)) == "[fd00::1]:2"
+    assert str(host_list.Host("fd00::1", 2)) == "[fd00::1]:2"
 
 
 def test_when_a_host_counts_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,7 +305,7 @@ def test_start_timeout_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def request(**extra: object) -> Request:
-    two = [hosts.Host("a", 2), hosts.Host("b", 1)]
+    two = [host_list.Host("a", 2), host_list.Host("b", 1)]
     fields = {"hosts": two, "ssh_port": 7, "ssh_identity_file": "/k", "nics": ["eth0"], "pass_on": ["S"], **extra}
     return Request(program=["prog"], ranks=3, **fields)  # type: ignore[arg-type]
 
@@ -338,7 +338,7 @@ def test_command_line_of_srun(monkeypatch: pytest.MonkeyPatch) -> None:
     assert words[:4] == ["srun", "-n", "3", "--export=ALL"] and words[-1] == "prog"
     assert {"--mpi=pmi2", "--cpu-bind=none", "--kill-on-bad-exit=1", "--input=none"} <= set(words)
     assert words[8:14] == ["-N", "2", "-w", "a,b", "--ntasks-per-node", "2"]
-    assert hosts.filled([hosts.Host("a", 2), hosts.Host("b", 2)], 2) == [hosts.Host("a", 2)]
+    assert host_list.filled([host_list.Host("a", 2), host_list.Host("b", 2)], 2) == [host_list.Host("a", 2)]
 
 
 def test_environment_of_a_surrounding_job_is_not_inherited() -> None:

@@ -17,8 +17,10 @@ import psutil
 import pytest
 from launching import JOINED, Running, run, running, written
 
-from sirtaki.launch import failure, rank_line, status, status_command
-from sirtaki.launch.starting import Starting
+from sirtaki.launch import status_command
+from sirtaki.launch.job import failure, status
+from sirtaki.launch.job.starting import Starting
+from sirtaki.launch.worker import rank_link
 
 QUICK = {"SIRTAKI_STALL_CHECK_TIME_SECONDS": "1", "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS": "2"}
 
@@ -255,7 +257,7 @@ def _ready(job: Running, here: Path) -> None:
     time.sleep(0.3)
 
 
-def _expect_picture(text: str) -> None:
+def _expect_status(text: str) -> None:
     """C76: for each rank what finished last, what is pending since when, and where it is."""
     assert text.count("collectives finished: 1, the last barrier 'first'") == 3, text
     assert "barrier 'second' from program.py:" in text and ": waits for other ranks" in text, text
@@ -274,12 +276,12 @@ def test_how_a_job_stands(tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith(f"job {job.process.pid}: 3 ranks of ")
-        _expect_picture(done.stdout)
+        _expect_status(done.stdout)
         job.process.send_signal(signal.SIGUSR1)
-        _expect_picture(_read_until(job, b"in compute"))
+        _expect_status(_read_until(job, b"in compute"))
         (rank0,) = [p for p in job.processes() if "program.py" in " ".join(_words(p)) and _rank(p) == "0"]
         os.kill(rank0, signal.SIGUSR1)
-        _expect_picture(_read_until(job, b"in compute"))
+        _expect_status(_read_until(job, b"in compute"))
         assert job.process.poll() is None
 
 
@@ -407,10 +409,10 @@ def test_news_of_a_rank_that_was_drained_meanwhile() -> None:
     """One look finds both that the rank's line has ended and that its process has: the line is read for the latter."""
     lost: list[int] = []
     selector = selectors.PollSelector()
-    line = rank_line.RankLine(selector, lambda kind, content: None, lost.append)
+    line = rank_link.RankLink(selector, lambda kind, content: None, lost.append)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as rank:
         rank.connect("\0" + line.name)
-        rank.send(rank_line.JOINS + b'{"process": 17}')
+        rank.send(rank_link.JOINS + b'{"process": 17}')
         for key, events in selector.select(5):
             key.data(key.fileobj, events)
     news = selector.select(5)
@@ -423,7 +425,7 @@ def test_news_of_a_rank_that_was_drained_meanwhile() -> None:
 def test_a_rank_that_left_and_comes_again_before_it_is_looked_at() -> None:
     kinds: list[bytes] = []
     selector = selectors.PollSelector()
-    line = rank_line.RankLine(selector, lambda kind, content: kinds.append(kind), lambda process: None)
+    line = rank_link.RankLink(selector, lambda kind, content: kinds.append(kind), lambda process: None)
 
     def look_until(count: int) -> None:
         for key, events in itertools.chain.from_iterable(selector.select(1) for _ in range(5) if len(kinds) < count):
@@ -432,15 +434,15 @@ def test_a_rank_that_left_and_comes_again_before_it_is_looked_at() -> None:
     def connected() -> socket.socket:
         rank = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         rank.connect("\0" + line.name)
-        rank.send(rank_line.JOINS + b'{"process": 17}')
+        rank.send(rank_link.JOINS + b'{"process": 17}')
         return rank
 
     with connected() as rank:
         look_until(1)
-        rank.send(rank_line.LEAVES)
+        rank.send(rank_link.LEAVES)
     with connected():
         look_until(3)
-        assert kinds == [rank_line.JOINS, rank_line.LEAVES, rank_line.JOINS] and line.joined()
+        assert kinds == [rank_link.JOINS, rank_link.LEAVES, rank_link.JOINS] and line.joined()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,9 @@ import pytest
 from launching import ALL_MPIS, FRAMEWORKS, MPIS, command, environment, program, run
 
 from sirtaki import starters
-from sirtaki.launch import cores, spec, standard_input, threads
+from sirtaki.host import cores, threads
+from sirtaki.launch.command_line import standard_input
+from sirtaki.launch.protocol import spec
 
 ARGUMENTS = [
     "a b",

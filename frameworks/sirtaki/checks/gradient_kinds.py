@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
-from sirtaki.checks.parameter_lists import told_by_name
+from sirtaki.checks.parameter_lists import errors_name_parameters
 from sirtaki.exchange import allreduce_largest
 from sirtaki.native import core
 
@@ -29,7 +29,7 @@ def agreed_kinds(
     SirtakiInternalError on every rank names the variables that some lack. where: the caller, shown if a rank waits
     long.
     """
-    with told_by_name(names, process_set):
+    with errors_name_parameters(names, process_set):
         return list(allreduce_largest(bytes(kinds), f"{_REQUEST}{where and ' in '}{where}", process_set))
 
 

@@ -19,20 +19,20 @@ _ADVICE = (
 
 
 @contextmanager
-def told_by_name(names: Callable[[], Sequence[str]], process_set: int) -> Iterator[None]:
+def errors_name_parameters(names: Callable[[], Sequence[str]], process_set: int) -> Iterator[None]:
     """Wrap it around a collective with one entry for each parameter. If the ranks have different numbers of parameters,
     the SirtakiInternalError then names the parameters that some ranks lack. names: of this rank's parameters.
     """
     try:
         yield
     except SirtakiInternalError as error:
-        text = "" if core.failure() else _asked(names(), process_set)
+        text = "" if core.failure() else _exchanged_difference(names(), process_set)
         if not text:
             raise
         raise SirtakiInternalError(text) from error
 
 
-def _asked(names: Sequence[str], process_set: int) -> str:
+def _exchanged_difference(names: Sequence[str], process_set: int) -> str:
     """Every rank gets the same refusal, so all ranks call this; "" if one has left since."""
     payload = json.dumps([core.rank(), list(names)]).encode()
     try:

@@ -62,7 +62,7 @@ class _Ending:
         try:
             if os.getpid() == self.process and not _is_interactive():
                 if not _is_in_job():
-                    _tell_outside_job(error)
+                    _report_outside_job(error)
                 else:
                     self._fail(error)
                     if self._chained is sys.__excepthook__:
@@ -73,12 +73,12 @@ class _Ending:
 
     def _fail(self, error: BaseException) -> None:
         try:
-            self._tell(error)
+            self._report(error)
         except Exception as later:  # from a signal handler: torch's raises one when a data loader's worker has died
             later.__context__ = later.__context__ or error
-            self._tell(later)
+            self._report(later)
 
-    def _tell(self, error: BaseException) -> None:
+    def _report(self, error: BaseException) -> None:
         self._exit_code = _INTERRUPTED if isinstance(error, KeyboardInterrupt) else _FAILED
         where = site_in(error.__traceback__)
         cause = core.fail(_kind_of(error), _text_of(error), where)
@@ -86,22 +86,22 @@ class _Ending:
             sys.stdout.flush()
         if cause["witness"] != core.rank() and (supervisor_link.is_there() or not _speaks_for_witness(cause)):
             supervisor_link.report(cause, "", self._exit_code)
-            _say(_consequence(error, where, cause))
+            _print_lines(_consequence(error, where, cause))
             return
         lines = "".join(traceback.format_exception(type(error), error, error.__traceback__)).splitlines()
         if not supervisor_link.report(cause, "\n".join(lines), self._exit_code):
             host = cause["host"] if cause["rank"] == core.rank() else socket.gethostname()
             lines.insert(0, f"uncaught exception on host {host}, process {os.getpid()}:")
-            _say(*lines)
+            _print_lines(*lines)
 
     def _at_exit(self) -> None:
         if os.getpid() != self.process:
             return
-        self._look_behind_replaced_hook()
+        self._report_replaced_hook()
         if self.shutdown is None:  # no init() has succeeded
             return
         if not self._exit_code or not core.is_initialized():
-            _tell_what_was_caught()
+            _print_caught_failure()
             supervised = supervisor_link.is_there()
             self.shutdown()
             if self.left_with is not None:  # no other rank may know the cause, for example of a stopped rank
@@ -130,11 +130,11 @@ class _Ending:
         is_rank = os.getpid() == self.process and _is_in_job() and core.size() > 1
         if is_rank and not supervisor_link.is_there():
             self._exit_code = code & 0xFF or _FAILED
-            _tell_exit(f"os._exit({code})", call_site())
+            _print_exit(f"os._exit({code})", call_site())
             self._abort()
         self._exit_process(code)
 
-    def _look_behind_replaced_hook(self) -> None:
+    def _report_replaced_hook(self) -> None:
         """Python keeps the last uncaught exception, even if the program has replaced our hook by its own."""
         last = getattr(sys, "last_value", None)
         replaced = sys.excepthook != self._uncaught
@@ -143,7 +143,7 @@ class _Ending:
             if _is_in_job():
                 self._fail(last)
             elif self.shutdown is None:
-                _tell_outside_job(last)
+                _report_outside_job(last)
 
 
 def _is_in_job() -> bool:
@@ -153,7 +153,7 @@ def _is_in_job() -> bool:
         return False
 
 
-def _tell_outside_job(error: BaseException) -> None:
+def _report_outside_job(error: BaseException) -> None:
     """For a program that has not completed init(), or has left the job. Python prints the traceback as usual."""
     if not children.is_rank():
         return
@@ -163,7 +163,7 @@ def _tell_outside_job(error: BaseException) -> None:
     supervisor_link.report_outside_job(cause, code)
 
 
-def _tell_what_was_caught() -> None:
+def _print_caught_failure() -> None:
     """The program ends normally although the job has failed. This is no success: its exit code must not be 0."""
     cause = core.cause() if core.is_initialized() else None
     if cause is None:
@@ -171,7 +171,7 @@ def _tell_what_was_caught() -> None:
     with contextlib.suppress(Exception):
         sys.stdout.flush()
     supervisor_link.report(cause, "", _FAILED)
-    _say(_cut(f"ended after the job had failed, because {_first_line(cause)}", _LONGEST))
+    _print_lines(_cut(f"ended after the job had failed, because {_first_line(cause)}", _LONGEST))
 
 
 def _first_line(cause: dict[str, Any]) -> str:
@@ -181,12 +181,12 @@ def _first_line(cause: dict[str, Any]) -> str:
     return first
 
 
-def _tell_exit(what: str, where: str) -> None:
+def _print_exit(what: str, where: str) -> None:
     cause = core.fail("early exit", f"left early: {what} without shutdown()", where)
     text = f"{what} without shutdown() on host {cause['host']}, process {os.getpid()}"
     if cause["rank"] != core.rank():
         text = f"{what}, because {_first_line(cause)}"
-    _say(_cut(f"ended{where and ' in '}{where} by {text}", _LONGEST))
+    _print_lines(_cut(f"ended{where and ' in '}{where} by {text}", _LONGEST))
 
 
 def _speaks_for_witness(cause: dict[str, Any]) -> bool:
@@ -255,7 +255,7 @@ def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else text[: length - 3] + "..."
 
 
-def _say(*lines: str) -> None:
+def _print_lines(*lines: str) -> None:
     """Writes to stderr with the rank in front of each line, unless the launcher adds it. One write for all lines, so
     that lines of different ranks do not mix.
     """

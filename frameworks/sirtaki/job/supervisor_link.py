@@ -1,7 +1,7 @@
 """This rank's socket to its supervisor, the launcher's process beside each rank if `sirtakirun` started the job.
 
 The socket is in the abstract namespace, so no file stays; both ends check the other's user. The kernel keeps messages
-whole. The first letter of a message is its kind; launch/rank_line.py is the other end.
+whole. The first letter of a message is its kind; launch/worker/rank_link.py is the other end.
 """
 
 from __future__ import annotations

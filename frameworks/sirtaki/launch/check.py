@@ -37,14 +37,14 @@ def main() -> int:
             ("GPU kernels", _kernels),
             ("NCCL", _nccl),
         ]
-        for name, tell in rows:
-            print(f"{name + ':':{_INDENT}}{_told(tell)}", flush=True)
+        for name, find in rows:
+            print(f"{name + ':':{_INDENT}}{_result(find)}", flush=True)
     return 0
 
 
-def _told(tell: Callable[[], str]) -> str:
+def _result(find: Callable[[], str]) -> str:
     try:
-        text = tell()
+        text = find()
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
     return text.strip().replace("\n", "\n" + " " * _INDENT)

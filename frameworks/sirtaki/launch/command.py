@@ -14,27 +14,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 
 from sirtaki import starters
-from sirtaki.launch import (
-    addresses,
-    cores,
-    dry_run,
-    hosts,
-    open_files,
-    options,
-    private_directory,
-    remote,
-    spec,
-    standard_input,
-    status,
-    threads,
-)
-from sirtaki.launch.job import Job, Limits
-from sirtaki.launch.program_signals import PASSED_ON
-from sirtaki.launch.screen import Screen
+from sirtaki.host import cores, open_files, threads
+from sirtaki.host.signals import PASSED_ON
+from sirtaki.launch import dry_run
+from sirtaki.launch.command_line import host_list, options, standard_input
+from sirtaki.launch.job import status
+from sirtaki.launch.job.job import Job, Limits
+from sirtaki.launch.job.screen import Screen
+from sirtaki.launch.protocol import private_directory, spec
+from sirtaki.launch.remote import addresses, remote_hosts
 from sirtaki.libraries import mpi_library
 from sirtaki.starters.request import Host, Request
 
-_PROGRAM = "start_worker.py"
+_PROGRAM = "worker/start_worker.py"
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CONNECT_SECONDS = 10  # for ssh to one host; less if the start timeout is shorter
 
@@ -60,11 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _launch(chosen, ranks)
     except (ValueError, OSError, mpi_library.MpiNotFoundError) as error:
-        print(f"sirtakirun: {_told(error)}", file=sys.stderr)
+        print(f"sirtakirun: {_explanation(error)}", file=sys.stderr)
         return 2 if isinstance(error, ValueError) else 1
 
 
-def _told(error: Exception) -> str:
+def _explanation(error: Exception) -> str:
     """The message. An OSError without a file is raised by Sirtaki itself; its number has no meaning."""
     return error.strerror or str(error) if isinstance(error, OSError) and error.filename is None else str(error)
 
@@ -86,7 +78,7 @@ def _launch(chosen: Namespace, ranks: int) -> int:
         request = _request(chosen, ranks, where, library)
         directory, reached = "", None
         stack.enter_context(_leaving_in_order())
-        if local or (where and not starter.places_ranks and not remote.is_left_to_mpiexec(chosen.mpi_args)):
+        if local or (where and not starter.places_ranks and not remote_hosts.is_left_to_mpiexec(chosen.mpi_args)):
             directory = stack.enter_context(private_directory.make())
             reached = None if local else _remote(chosen, where, directory, limits)
         listeners = _prepare(request, reached, job_spec, directory)
@@ -100,7 +92,7 @@ def _launch(chosen: Namespace, ranks: int) -> int:
         open_files.provide(here, ranks - here)
         if chosen.verbose:
             screen.note(shlex.join(command))
-        arrivals = remote.Arrivals(reached) if reached is not None else None
+        arrivals = remote_hosts.Arrivals(reached) if reached is not None else None
         job = Job(
             ranks,
             listeners,
@@ -156,7 +148,7 @@ def _plain(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _prepare(
-    request: Request, reached: remote.Remote | None, job_spec: spec.Spec, directory: str
+    request: Request, reached: remote_hosts.Remote | None, job_spec: spec.Spec, directory: str
 ) -> list[socket.socket]:
     """Stores the spec where the workers look for it. Returns the sockets that they connect to.
 
@@ -180,7 +172,7 @@ def _prepare(
     reached.write(job_spec.to_bytes(), os.environb)
     request.placed, request.remote_script = reached.placed(), reached.script()
     request.localhost = addresses.ipv4_beside(job_spec.endpoints[0][0])
-    request.environ = remote.environment_for_mpiexec(request.environ)
+    request.environ = remote_hosts.environment_for_mpiexec(request.environ)
     request.environ[spec.VARIABLE] = os.path.join(directory, "spec")
     return listeners
 
@@ -198,13 +190,13 @@ def _listen(job_spec: spec.Spec, own: Sequence[str]) -> list[socket.socket]:
 def _hosts(chosen: Namespace, ranks: int) -> list[Host]:
     """The hosts to run on; empty for this host. ValueError if they have too few slots."""
     if chosen.hosts is not None:
-        found = hosts.from_list(chosen.hosts)
+        found = host_list.from_list(chosen.hosts)
     elif chosen.hostfile is not None:
-        found = hosts.from_file(chosen.hostfile)
+        found = host_list.from_file(chosen.hostfile)
     else:
         return []
-    hosts.check_slots(found, ranks)
-    used = hosts.filled(found, ranks)
+    host_list.check_slots(found, ranks)
+    used = host_list.filled(found, ranks)
     if all(addresses.is_own(host.name) for host in used):
         return []
     for host in used:
@@ -212,10 +204,10 @@ def _hosts(chosen: Namespace, ranks: int) -> list[Host]:
     return used
 
 
-def _remote(chosen: Namespace, where: list[Host], directory: str, limits: Limits) -> remote.Remote:
-    shell = remote.Shell(
-        agent=remote.agent_words(chosen.launch_agent, os.environ),
-        arguments=remote.ssh_arguments(os.environ),
+def _remote(chosen: Namespace, where: list[Host], directory: str, limits: Limits) -> remote_hosts.Remote:
+    shell = remote_hosts.Shell(
+        agent=remote_hosts.agent_words(chosen.launch_agent, os.environ),
+        arguments=remote_hosts.ssh_arguments(os.environ),
         port=chosen.ssh_port,
         key=chosen.ssh_identity_file,
         connect_seconds=max(1, min(_CONNECT_SECONDS, int(limits.start))),
@@ -224,9 +216,9 @@ def _remote(chosen: Namespace, where: list[Host], directory: str, limits: Limits
     if shutil.which(shell.words("")[0]) is None:
         raise ValueError(
             f"there is no program {shell.words('')[0]!r} to start ranks on other hosts; --launch-agent and "
-            f"{remote.AGENT_VARIABLE} name another, which gets the host and a command"
+            f"{remote_hosts.AGENT_VARIABLE} name another, which gets the host and a command"
         )
-    return remote.Remote(where, shell, directory)
+    return remote_hosts.Remote(where, shell, directory)
 
 
 def _starter(chosen: Namespace) -> tuple[starters.Starter, str, str]:

@@ -18,10 +18,30 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from sirtaki.launch import addresses, channel, hosts
+from sirtaki.launch.command_line import host_list
+from sirtaki.launch.protocol import channel
+from sirtaki.launch.remote import addresses
 from sirtaki.starters import slurm_hosts
 
 VARIABLE = "SIRTAKI_FUNCTION"  # environment variable: where a rank gets its function, as JSON
+_ELASTIC_ARGUMENTS = (
+    "min_num_proc",
+    "max_num_proc",
+    "slots",
+    "reset_limit",
+    "cooldown_range",
+    "host_discovery_script",
+)
+_OPTIONS = (
+    "--hosts",
+    "--hostfile",
+    "--start-timeout",
+    "--ssh-port",
+    "--ssh-identity-file",
+    "--output-filename",
+    "--mpi-args",
+    "--network-interfaces",
+)
 _WRONG_COMMAND_LINE = 2
 _PROOF_SECONDS = 10.0
 
@@ -66,43 +86,23 @@ def run(
     fails, with the first rank's traceback if the function failed; the other ranks are ended.
     """
     _refuse_elastic(
-        min_num_proc=min_num_proc or min_np,
-        max_num_proc=max_num_proc or max_np,
-        slots=slots,
-        reset_limit=reset_limit,
-        cooldown_range=cooldown_range,
-        host_discovery_script=host_discovery_script,
+        min_num_proc or min_np, max_num_proc or max_np, slots, reset_limit, cooldown_range, host_discovery_script
     )
     _refuse_both(use_gloo=use_gloo, use_mpi=use_mpi)
     _refuse_both(hosts=hosts, hostfile=hostfile)
-    if use_gloo:
-        raise NotImplementedError("use_gloo: Sirtaki's ranks meet through MPI or Slurm only")
-    if not callable(func):
-        raise ValueError(f"func must be a function, got {type(func).__name__} {func!r:.80}")
-    ranks = _renamed("np", np, "num_proc", num_proc)
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
-        raise ValueError(f"num_proc must be a positive integer, got {ranks!r}")
+    _check_function(func, use_gloo)
+    ranks = _checked_ranks(_renamed("np", np, "num_proc", num_proc))
     nics = _renamed("network_interface", network_interface, "network_interfaces", network_interfaces)
-    options = {
-        "-np": ranks,
-        "--hosts": hosts,
-        "--hostfile": hostfile,
-        "--start-timeout": start_timeout,
-        "--ssh-port": ssh_port,
-        "--ssh-identity-file": ssh_identity_file,
-        "--output-filename": output_filename,
-        "--mpi-args": mpi_args,
-        "--network-interfaces": nics if nics is None or isinstance(nics, str) else ",".join(nics),
-    }
-    words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
-    words += ["--verbose"] * bool(verbose)
+    joined_nics = nics if nics is None or isinstance(nics, str) else ",".join(nics)
+    values = (hosts, hostfile, start_timeout, ssh_port, ssh_identity_file, output_filename, mpi_args, joined_nics)
+    words = _words(ranks, values) + ["--verbose"] * bool(verbose)
     with _Exchange(ranks, func, tuple(args), kwargs or {}, _others(hosts, hostfile)) as exchange:
         code = _run_job([*words, executable or sys.executable, "-m", "sirtaki.launch.function_rank"], exchange)
     return exchange.results(code)
 
 
-def _refuse_elastic(**arguments: Any) -> None:
-    for name, value in arguments.items():
+def _refuse_elastic(*values: Any) -> None:
+    for name, value in zip(_ELASTIC_ARGUMENTS, values, strict=True):
         if value is not None:
             raise NotImplementedError(f"{name}={value!r}: elastic training is not available yet in Sirtaki")
 
@@ -110,6 +110,25 @@ def _refuse_elastic(**arguments: Any) -> None:
 def _refuse_both(**arguments: Any) -> None:
     if all(arguments.values()):
         raise ValueError(f"{' and '.join(arguments)} exclude each other")
+
+
+def _check_function(func: Any, use_gloo: bool | None) -> None:
+    if use_gloo:
+        raise NotImplementedError("use_gloo: Sirtaki's ranks connect through MPI or Slurm only")
+    if not callable(func):
+        raise ValueError(f"func must be a function, got {type(func).__name__} {func!r:.80}")
+
+
+def _checked_ranks(ranks: Any) -> int:
+    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+        raise ValueError(f"num_proc must be a positive integer, got {ranks!r}")
+    return ranks
+
+
+def _words(ranks: int, values: Sequence[Any]) -> list[str]:
+    """The command line of sirtakirun. values: those of _OPTIONS, in their order."""
+    given = [(option, str(value)) for option, value in zip(_OPTIONS, values, strict=True) if value is not None]
+    return ["-np", str(ranks), *(word for pair in given for word in pair)]
 
 
 def _renamed(old: str, value: Any, new: str, new_value: Any) -> Any:
@@ -122,9 +141,9 @@ def _renamed(old: str, value: Any, new: str, new_value: Any) -> Any:
 def _others(names: str | None, file: str | None) -> list[str]:
     """The hosts that ranks may run on, as far as known. ValueError for malformed names."""
     if names is not None:
-        return [host.name for host in hosts.from_list(names)]
+        return [host.name for host in host_list.from_list(names)]
     if file is not None:
-        return [host.name for host in hosts.from_file(file)]
+        return [host.name for host in host_list.from_file(file)]
     return slurm_hosts.hosts(os.environ)
 
 

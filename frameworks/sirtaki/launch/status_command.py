@@ -6,7 +6,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
-from sirtaki.launch.status import PATIENCE, name_begins, user_of_peer
+from sirtaki.launch.job.status import PATIENCE, name_begins, user_of_peer
 
 _TABLE = "/proc/net/unix"
 _CONNECT_SECONDS = 2.0
@@ -74,14 +74,14 @@ def _ask(connection: socket.socket, word: bytes) -> str:
 
 
 def _explain(wanted: int | None, others: dict[int, str]) -> None:
-    def say(line: str) -> None:
+    def show(line: str) -> None:
         print(f"sirtakirun: {line}", file=sys.stderr)
 
     if wanted is not None:
-        say(f"process {wanted} is no sirtakirun of yours on this host, or does not answer")
+        show(f"process {wanted} is no sirtakirun of yours on this host, or does not answer")
     if not others:
-        say("you have no running job on this host; ask on the host where sirtakirun runs")
+        show("you have no running job on this host; ask on the host where sirtakirun runs")
         return
-    say("your jobs on this host; choose one by its number, as in: sirtakirun status " + str(min(others)))
+    show("your jobs on this host; choose one by its number, as in: sirtakirun status " + str(min(others)))
     for _, title in sorted(others.items()):
-        say(title or "a job that does not answer")
+        show(title or "a job that does not answer")

@@ -39,22 +39,11 @@ from sirtaki.runtime import (
     stop_timeline,
 )
 from sirtaki.tensorflow import elastic
-from sirtaki.tensorflow import gradients as _gradients  # noqa: F401  importing it registers them
-from sirtaki.tensorflow import vectorized as _vectorized  # noqa: F401  the same
-from sirtaki.tensorflow.aggregation import LocalGradientAggregationHelper
 from sirtaki.tensorflow.collectives.allgather import allgather, grouped_allgather
 from sirtaki.tensorflow.collectives.allreduce import allreduce, grouped_allreduce
 from sirtaki.tensorflow.collectives.alltoall import alltoall
 from sirtaki.tensorflow.collectives.broadcast import broadcast, broadcast_
-from sirtaki.tensorflow.collectives.meeting import (
-    barrier,
-    join,
-    local_rank_op,
-    local_size_op,
-    process_set_included_op,
-    rank_op,
-    size_op,
-)
+from sirtaki.tensorflow.collectives.join import barrier, join
 from sirtaki.tensorflow.collectives.reducescatter import grouped_reducescatter, reducescatter
 from sirtaki.tensorflow.compression import Compression
 from sirtaki.tensorflow.functions import (
@@ -64,6 +53,10 @@ from sirtaki.tensorflow.functions import (
     broadcast_object_fn,
     broadcast_variables,
 )
+from sirtaki.tensorflow.gradients.aggregation import LocalGradientAggregationHelper
+from sirtaki.tensorflow.ops import registered_gradients as _gradients  # noqa: F401  importing it registers them
+from sirtaki.tensorflow.ops import vectorized as _vectorized  # noqa: F401  the same
+from sirtaki.tensorflow.ops.rank_and_size import local_rank_op, local_size_op, process_set_included_op, rank_op, size_op
 from sirtaki.tensorflow.optimizer import DistributedOptimizer
 from sirtaki.tensorflow.parameter_check import check_parameters
 from sirtaki.tensorflow.session_hook import BroadcastGlobalVariablesHook

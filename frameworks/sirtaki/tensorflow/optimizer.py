@@ -12,10 +12,10 @@ from sirtaki.checks.arguments import check_devices
 from sirtaki.checks.parameter_check import ParameterCheck
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.reduce_ops import Adasum, Average
-from sirtaki.tensorflow import raw
-from sirtaki.tensorflow.aggregation import LocalGradientAggregationHelper
 from sirtaki.tensorflow.compression import Compression, Compressor
-from sirtaki.tensorflow.gradient_reducer import GradientReducer
+from sirtaki.tensorflow.gradients.aggregation import LocalGradientAggregationHelper
+from sirtaki.tensorflow.gradients.gradient_reducer import GradientReducer
+from sirtaki.tensorflow.ops import verbs
 from sirtaki.tensorflow.parameter_check import after_step
 
 
@@ -57,7 +57,7 @@ class _Distributed:
     def _checked(self, apply: Callable[[], Any], variables: list[Any]) -> Any:
         """Updates the variables, and compares them between ranks if SIRTAKI_CHECK_PARAMETERS is set."""
         done, group = apply(), self._reducer.how.group
-        if self._check is None or raw.known_size(group) == 1 or not self._reducer.takes_part():
+        if self._check is None or verbs.known_size(group) == 1 or not self._reducer.takes_part():
             return done
         shared = [variable for variable in variables if not self._reducer.is_local(variable)]
         with tf.control_dependencies([done] if isinstance(done, (tf.Operation, tf.Tensor)) else []):

@@ -15,8 +15,8 @@ from sirtaki.checks import parameter_check
 from sirtaki.checks.parameter_check import Parameter, ParameterCheck
 from sirtaki.exchange import framed, unframed
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
-from sirtaki.tensorflow import raw
-from sirtaki.tensorflow.tensors import check_variables
+from sirtaki.tensorflow.ops import verbs
+from sirtaki.tensorflow.ops.tensors import check_variables
 
 
 def _name(variable: Any) -> str:
@@ -71,7 +71,7 @@ def _compared(variables: Sequence[Any], group: int, what: str, when: Callable[[]
         return np.bool_(True)
 
     block = tf.ensure_shape(tf.numpy_function(own, [_read(variable) for variable in variables], tf.uint8), [None])
-    (joined,) = raw.allgather([block], what, group, ignore_name_scope=True)
+    (joined,) = verbs.allgather([block], what, group, ignore_name_scope=True)
     return tf.numpy_function(check, [joined], tf.bool).op
 
 

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.reduce_ops import Sum
-from sirtaki.tensorflow import raw
-from sirtaki.tensorflow.raw import Reduction
+from sirtaki.tensorflow.ops import verbs
+from sirtaki.tensorflow.ops.verbs import Reduction
 
 
 @keras.saving.register_keras_serializable("sirtaki")
@@ -31,7 +31,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
 
     def _moments(self, inputs: Any, mask: Any) -> tuple[tf.Tensor, tf.Tensor]:
         group = require_id(self.process_set)
-        if raw.known_size(group) == 1:
+        if verbs.known_size(group) == 1:
             return super()._moments(inputs, mask)
         wide = tf.cast(inputs, tf.float64)
         weights = tf.ones_like(wide) if mask is None else tf.cast(_spread(mask, wide), tf.float64)
@@ -42,7 +42,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
             tf.reduce_sum(weights, axes),
         ]
         # Keras numbers layers through the whole process, so the names in the name scope may differ by rank.
-        (sums,) = raw.allreduce([tf.stack(parts)], None, Reduction(int(Sum), group=group), ignore_name_scope=True)
+        (sums,) = verbs.allreduce([tf.stack(parts)], None, Reduction(int(Sum), group=group), ignore_name_scope=True)
         mean, square = tf.math.divide_no_nan(sums[0], sums[2]), tf.math.divide_no_nan(sums[1], sums[2])
         variance = tf.maximum(square - tf.square(mean), 0.0)
         return tf.cast(mean, inputs.dtype), tf.cast(variance, inputs.dtype)

@@ -12,7 +12,7 @@ from sirtaki.checks.arguments import check_devices
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.reduce_ops import Average
 from sirtaki.tensorflow.compression import Compression, Compressor
-from sirtaki.tensorflow.gradient_reducer import GradientReducer
+from sirtaki.tensorflow.gradients.gradient_reducer import GradientReducer
 
 
 class _Distributed:

@@ -63,12 +63,12 @@ from sirtaki.torch.collectives.reducescatter import (
     reducescatter,
     reducescatter_async,
 )
+from sirtaki.torch.collectives.sparse import sparse_allreduce_async
 from sirtaki.torch.compression import Compression
 from sirtaki.torch.functions import broadcast_optimizer_state, broadcast_parameters
-from sirtaki.torch.handles import poll, synchronize
+from sirtaki.torch.ops.handles import poll, synchronize
 from sirtaki.torch.optimizer import DistributedOptimizer
 from sirtaki.torch.parameter_check import check_parameters
-from sirtaki.torch.sparse import sparse_allreduce_async
 from sirtaki.torch.sync_batch_norm import SyncBatchNorm
 
 call_site.add_internal_folder(os.path.dirname(torch.__file__))

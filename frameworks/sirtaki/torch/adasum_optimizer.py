@@ -9,8 +9,8 @@ import torch
 
 from sirtaki.reduce_ops import Adasum
 from sirtaki.torch.collectives.allreduce import allreduce_async_
-from sirtaki.torch.handles import synchronize
-from sirtaki.torch.optimizer_options import parameters_of
+from sirtaki.torch.gradients.optimizer_options import parameters_of
+from sirtaki.torch.ops.handles import synchronize
 
 
 class AdasumSteps:

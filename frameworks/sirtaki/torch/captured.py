@@ -9,7 +9,7 @@ import torch
 
 from sirtaki import exchange
 from sirtaki.native import core
-from sirtaki.torch import direct
+from sirtaki.torch.gradients import direct
 from sirtaki.torch.optimizer import ReducedSteps
 
 

@@ -10,9 +10,9 @@ import torch
 from sirtaki import exchange
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
-from sirtaki.torch.arguments import checked_root
 from sirtaki.torch.collectives.broadcast import broadcast_async_
-from sirtaki.torch.handles import synchronize
+from sirtaki.torch.ops.arguments import checked_root
+from sirtaki.torch.ops.handles import synchronize
 from sirtaki.torch.optimizer_state import apply_state, portable_state
 
 

@@ -18,18 +18,18 @@ from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.reduce_ops import Adasum, Average, check_adasum, checked_op
 from sirtaki.torch.adasum_optimizer import AdasumSteps
-from sirtaki.torch.backward import not_compiled
 from sirtaki.torch.collectives.allreduce import allreduce
 from sirtaki.torch.compression import Compression, Compressor
-from sirtaki.torch.optimizer_options import (
+from sirtaki.torch.gradients.backward import not_compiled
+from sirtaki.torch.gradients.optimizer_options import (
     Options,
     checked_groups,
     checked_names,
     number_optimizer,
     parameters_of,
 )
+from sirtaki.torch.gradients.reducer import GradientReducer
 from sirtaki.torch.parameter_check import described
-from sirtaki.torch.reducer import GradientReducer
 
 
 class Attachment:

@@ -12,8 +12,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.reduce_ops import Sum
-from sirtaki.torch import direct, raw
-from sirtaki.torch.tensors import describe
+from sirtaki.torch.gradients import direct
+from sirtaki.torch.ops import verbs
+from sirtaki.torch.ops.tensors import describe
 
 _numbers = itertools.count(1)
 
@@ -84,7 +85,7 @@ def _summed(values: torch.Tensor, name: str, group: int) -> torch.Tensor:
         return values
     if direct.observed is not None:
         direct.observed.append(direct.call_text(name, [describe(values, values)], how))
-    return raw.allreduce([values], name, (*how, group), outputs=[values])[0]
+    return verbs.allreduce([values], name, (*how, group), outputs=[values])[0]
 
 
 def _per_channel(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -7,14 +7,21 @@ from typing import Any
 
 import tensorflow as tf
 
-import sirtaki.tensorflow as adapter
 from sirtaki.keras import generations
 from sirtaki.keras.agreement import DENSE, NONE, SPARSE
 from sirtaki.keras.options import Options
 from sirtaki.process_sets import ProcessSet, require_id
 from sirtaki.reduce_ops import Max
+from sirtaki.tensorflow import parameter_check
+from sirtaki.tensorflow.collectives.allgather import allgather as _allgather
+from sirtaki.tensorflow.collectives.allreduce import allreduce as _allreduce
+from sirtaki.tensorflow.collectives.allreduce import grouped_allreduce
+from sirtaki.tensorflow.collectives.broadcast import broadcast as _broadcast
+from sirtaki.tensorflow.collectives.reducescatter import reducescatter as _reducescatter
 from sirtaki.tensorflow.compression import Compression as Compression
-from sirtaki.tensorflow.labels import in_xla
+from sirtaki.tensorflow.functions import broadcast_variables
+from sirtaki.tensorflow.ops.labels import in_xla
+from sirtaki.tensorflow.ops.rank_and_size import size_op
 from sirtaki.tensorflow.parameter_check import after_step as after_step
 
 VARIABLES = (generations.load().Variable, tf.Variable)
@@ -41,7 +48,7 @@ def require_alone(process_set: ProcessSet) -> None:
         "this step was compiled by a rank alone and would leave its gradients as they are in a job of more ranks; "
         "compile the model again after init()"
     )
-    tf.debugging.Assert(tf.equal(adapter.size_op(require_id(process_set)), 1), [reason])
+    tf.debugging.Assert(tf.equal(size_op(require_id(process_set)), 1), [reason])
 
 
 def have_values(variables: Sequence[Any]) -> bool:
@@ -80,7 +87,7 @@ def reduce(units: Sequence[Unit], options: Options) -> list[list[Any]]:
     for name, gradients, _ in units:
         slices = any(isinstance(gradient, tf.IndexedSlices) for gradient in gradients)
         results.append(
-            adapter.grouped_allreduce(
+            grouped_allreduce(
                 [_wide_indices(gradient) for gradient in gradients],
                 op=options.op,
                 compression=options.compression,
@@ -102,17 +109,15 @@ def _wide_indices(gradient: Any) -> Any:
 
 
 def reduce_max(tensors: Sequence[Any], name: str, options: Options) -> list[Any]:
-    return adapter.grouped_allreduce(
-        tensors, op=Max, process_set=options.process_set, ignore_name_scope=True, name=name
-    )
+    return grouped_allreduce(tensors, op=Max, process_set=options.process_set, ignore_name_scope=True, name=name)
 
 
 def check_parameters(variables: Sequence[Any], process_set: ProcessSet) -> None:
-    adapter.check_parameters(variables, process_set)
+    parameter_check.check_parameters(variables, process_set)
 
 
 def assign_root_values(variables: Sequence[Any], root_rank: int, process_set: ProcessSet) -> None:
-    adapter.broadcast_variables([_storage(variable) for variable in variables], root_rank, process_set)
+    broadcast_variables([_storage(variable) for variable in variables], root_rank, process_set)
 
 
 def _from_value(value: Any) -> tf.Tensor:
@@ -120,16 +125,16 @@ def _from_value(value: Any) -> tf.Tensor:
 
 
 def allreduce(value: Any, **arguments: Any) -> tf.Tensor:
-    return adapter.allreduce(_from_value(value), **arguments)
+    return _allreduce(_from_value(value), **arguments)
 
 
 def allgather(value: Any, **arguments: Any) -> tf.Tensor:
-    return adapter.allgather(_from_value(value), **arguments)
+    return _allgather(_from_value(value), **arguments)
 
 
 def broadcast(value: Any, root_rank: int, **arguments: Any) -> tf.Tensor:
-    return adapter.broadcast(_from_value(value), root_rank, **arguments)
+    return _broadcast(_from_value(value), root_rank, **arguments)
 
 
 def reducescatter(value: Any, **arguments: Any) -> tf.Tensor:
-    return adapter.reducescatter(_from_value(value), **arguments)
+    return _reducescatter(_from_value(value), **arguments)

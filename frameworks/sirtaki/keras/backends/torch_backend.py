@@ -15,9 +15,9 @@ from sirtaki.keras.agreement import DENSE, NONE
 from sirtaki.keras.options import Options
 from sirtaki.process_sets import ProcessSet, require_id
 from sirtaki.reduce_ops import Max
-from sirtaki.torch import raw
 from sirtaki.torch.compression import Compression as Compression
-from sirtaki.torch.handles import synchronize
+from sirtaki.torch.ops import verbs
+from sirtaki.torch.ops.handles import synchronize
 from sirtaki.torch.parameter_check import described
 
 VARIABLES = (keras.Variable, torch.Tensor)
@@ -72,7 +72,7 @@ def reduce(units: Sequence[Unit], options: Options) -> list[list[torch.Tensor]]:
             ]
             tensors = [tensor for tensor, _, _ in pairs]
             outputs = [output for _, output, _ in pairs]
-            started.append((raw.start_allreduce(tensors, name, how, outputs=outputs), [ctx for _, _, ctx in pairs]))
+            started.append((verbs.start_allreduce(tensors, name, how, outputs=outputs), [ctx for _, _, ctx in pairs]))
         return [
             [options.compression.decompress(result, ctx) for result, ctx in zip(results, contexts, strict=True)]
             for results, (_, contexts) in zip(_all_results([handle for handle, _ in started]), started, strict=True)

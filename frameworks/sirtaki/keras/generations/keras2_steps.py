@@ -21,7 +21,7 @@ from sirtaki.keras.attachment import (
     sums_of_passes,
 )
 from sirtaki.keras.distributed import Distributed, inner_delegated
-from sirtaki.tensorflow.aggregation import LocalGradientAggregationHelper
+from sirtaki.tensorflow.gradients.aggregation import LocalGradientAggregationHelper
 
 Pairs = Sequence[tuple[Any, Any]]
 

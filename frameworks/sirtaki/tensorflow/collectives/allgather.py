@@ -8,8 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
-from sirtaki.tensorflow import raw
-from sirtaki.tensorflow.tensors import to_tensors
+from sirtaki.tensorflow.ops import verbs
+from sirtaki.tensorflow.ops.tensors import to_tensors
 
 
 @tf.autograph.experimental.do_not_convert
@@ -34,4 +34,4 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """allgather of several tensors as one request. Returns a list. Differentiable."""
-    return raw.allgather(to_tensors(tensors), name, require_id(process_set), ignore_name_scope=ignore_name_scope)
+    return verbs.allgather(to_tensors(tensors), name, require_id(process_set), ignore_name_scope=ignore_name_scope)

@@ -11,11 +11,11 @@ from sirtaki.checks.arguments import reduction
 from sirtaki.compression import checked_compression
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.reduce_ops import choose_op
-from sirtaki.tensorflow import raw
+from sirtaki.tensorflow.collectives.sparse import reduce_slices
 from sirtaki.tensorflow.compression import Compression, Compressor
-from sirtaki.tensorflow.raw import Reduction
-from sirtaki.tensorflow.sparse import reduce_slices
-from sirtaki.tensorflow.tensors import check_list, to_tensor
+from sirtaki.tensorflow.ops import verbs
+from sirtaki.tensorflow.ops.tensors import check_list, to_tensor
+from sirtaki.tensorflow.ops.verbs import Reduction
 
 
 @tf.autograph.experimental.do_not_convert
@@ -106,5 +106,5 @@ def reduce_dense(
 ) -> list[tf.Tensor]:
     """One request for dense tensors, compressed while they are sent."""
     pairs = [compression.compress(to_tensor(tensor)) for tensor in tensors]
-    results = raw.allreduce([wire for wire, _ in pairs], name, how, **scope)
+    results = verbs.allreduce([wire for wire, _ in pairs], name, how, **scope)
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]

@@ -7,8 +7,8 @@ from typing import Any
 import tensorflow as tf
 
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
-from sirtaki.tensorflow import raw
-from sirtaki.tensorflow.tensors import to_tensor
+from sirtaki.tensorflow.ops import verbs
+from sirtaki.tensorflow.ops.tensors import to_tensor
 
 
 @tf.autograph.experimental.do_not_convert
@@ -28,7 +28,7 @@ def alltoall(
     rows = _rows(splits)
     if splits is not None and rows.shape.rank == 1 and rows.shape[0] == 0:
         raise ValueError("splits must have one entry for each rank, got none")
-    output, received = raw.alltoall(to_tensor(tensor), rows, name, group, ignore_name_scope=ignore_name_scope)
+    output, received = verbs.alltoall(to_tensor(tensor), rows, name, group, ignore_name_scope=ignore_name_scope)
     return output if splits is None else (output, received)
 
 

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from sirtaki.checks.arguments import checked_root
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
-from sirtaki.tensorflow import raw
-from sirtaki.tensorflow.tensors import check_variables, to_tensor
+from sirtaki.tensorflow.ops import verbs
+from sirtaki.tensorflow.ops.tensors import check_variables, to_tensor
 
 
 @tf.autograph.experimental.do_not_convert
@@ -26,7 +26,7 @@ def broadcast(
     Gradient: the average over ranks on the root, zero on the others.
     """
     root, group = checked_root(root_rank), require_id(process_set)
-    return raw.broadcast([to_tensor(tensor)], root, name, group, ignore_name_scope=ignore_name_scope)[0]
+    return verbs.broadcast([to_tensor(tensor)], root, name, group, ignore_name_scope=ignore_name_scope)[0]
 
 
 @tf.autograph.experimental.do_not_convert
@@ -46,11 +46,11 @@ def broadcast_(
     if not listed:
         return []
     if tf.executing_eagerly() or tf.inside_function():
-        values = raw.broadcast([to_tensor(variable) for variable in listed], root, name, group)
+        values = verbs.broadcast([to_tensor(variable) for variable in listed], root, name, group)
         for variable, value in zip(listed, values, strict=True):
             variable.assign(value)
         return listed
-    values = raw.broadcast([variable.read_value() for variable in listed], root, name, group)
+    values = verbs.broadcast([variable.read_value() for variable in listed], root, name, group)
     assigned = [tf.compat.v1.assign(variable, value) for variable, value in zip(listed, values, strict=True)]
     with tf.control_dependencies(assigned):
         return [tf.identity(value) for value in values]

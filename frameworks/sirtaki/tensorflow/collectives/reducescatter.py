@@ -11,10 +11,10 @@ from sirtaki.checks.arguments import reduction
 from sirtaki.compression import checked_compression
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.reduce_ops import Average
-from sirtaki.tensorflow import raw
 from sirtaki.tensorflow.compression import Compression, Compressor
-from sirtaki.tensorflow.raw import Reduction
-from sirtaki.tensorflow.tensors import check_list, to_tensors
+from sirtaki.tensorflow.ops import verbs
+from sirtaki.tensorflow.ops.tensors import check_list, to_tensors
+from sirtaki.tensorflow.ops.verbs import Reduction
 
 
 @tf.autograph.experimental.do_not_convert
@@ -69,5 +69,5 @@ def _scatter(
         raise NotImplementedError("reducescatter takes dense tensors only, got IndexedSlices")
     with tf.device(device or None):
         pairs = [compression.compress(tensor) for tensor in to_tensors(tensors)]
-        results = raw.reducescatter([wire for wire, _ in pairs], name, how, ignore_name_scope=ignore_name_scope)
+        results = verbs.reducescatter([wire for wire, _ in pairs], name, how, ignore_name_scope=ignore_name_scope)
         return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
-from sirtaki.torch import autograd, raw
-from sirtaki.torch.arguments import names
-from sirtaki.torch.handles import synchronize
-from sirtaki.torch.tensors import check_tensors
+from sirtaki.torch.ops import autograd, verbs
+from sirtaki.torch.ops.arguments import names
+from sirtaki.torch.ops.handles import synchronize
+from sirtaki.torch.ops.tensors import check_tensors
 
 
 def allgather(
@@ -27,7 +27,7 @@ def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: 
     """As allgather, without waiting and without gradient: a handle whose result is the new tensor."""
     group = require_id(process_set)
     call, _ = names("allgather", name, group)
-    return raw.start_allgather(check_tensors([tensor]), call, group, convert=lambda results: results[0])
+    return verbs.start_allgather(check_tensors([tensor]), call, group, convert=lambda results: results[0])
 
 
 def grouped_allgather(
@@ -43,7 +43,7 @@ def grouped_allgather_async(
     """As grouped_allgather, without waiting and without gradient: one handle, whose result is a tuple."""
     group = require_id(process_set)
     call, _ = names("allgather", name, group)
-    return raw.start_allgather(check_tensors(tensors), call, group)
+    return verbs.start_allgather(check_tensors(tensors), call, group)
 
 
 def _gather(tensors: Sequence[torch.Tensor], name: str | None, process_set: ProcessSet) -> Sequence[torch.Tensor]:
@@ -54,4 +54,4 @@ def _gather(tensors: Sequence[torch.Tensor], name: str | None, process_set: Proc
     listed = check_tensors(tensors)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in listed):
         return autograd.grouped_allgather(listed, call, grad, group)
-    return synchronize(raw.start_allgather(listed, call, group, awaited=True))
+    return synchronize(verbs.start_allgather(listed, call, group, awaited=True))

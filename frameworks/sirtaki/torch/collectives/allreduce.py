@@ -8,10 +8,10 @@ import torch
 
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.reduce_ops import choose_op
-from sirtaki.torch import autograd, raw
-from sirtaki.torch.arguments import names, reduction
 from sirtaki.torch.compression import Compression, Compressor
-from sirtaki.torch.tensors import check_tensor, check_tensors
+from sirtaki.torch.ops import autograd, verbs
+from sirtaki.torch.ops.arguments import names, reduction
+from sirtaki.torch.ops.tensors import check_tensor, check_tensors
 
 
 def _one(results: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -41,7 +41,7 @@ def allreduce(
     if torch.compiler.is_compiling() or (torch.is_grad_enabled() and wire.requires_grad):
         result = autograd.allreduce(wire, call, grad, *how)
     else:
-        result = raw.allreduce([wire], call, how)[0]
+        result = verbs.allreduce([wire], call, how)[0]
     return compression.decompress(result, ctx)
 
 
@@ -58,7 +58,7 @@ def allreduce_async(
     how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
     call, _ = names("allreduce", name, how[3])
     check_tensor(tensor)
-    return raw.start_allreduce([tensor], call, how, convert=_one)
+    return verbs.start_allreduce([tensor], call, how, convert=_one)
 
 
 def allreduce_async_(
@@ -73,7 +73,7 @@ def allreduce_async_(
     """As allreduce_async, with the result written into the tensor."""
     how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
     call, _ = names("allreduce", name, how[3])
-    return raw.start_allreduce([tensor], call, how, outputs=[tensor], convert=_one)
+    return verbs.start_allreduce([tensor], call, how, outputs=[tensor], convert=_one)
 
 
 def allreduce_(
@@ -88,7 +88,7 @@ def allreduce_(
     """As allreduce, in place: returns the tensor itself. Not differentiable."""
     how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
     call, _ = names("allreduce", name, how[3])
-    return raw.allreduce([tensor], call, how, outputs=[tensor])[0]
+    return verbs.allreduce([tensor], call, how, outputs=[tensor])[0]
 
 
 def grouped_allreduce(
@@ -110,7 +110,7 @@ def grouped_allreduce(
     if torch.compiler.is_compiling() or (torch.is_grad_enabled() and any(wire.requires_grad for wire in wires)):
         results = autograd.grouped_allreduce(wires, call, grad, *how)
     else:
-        results = raw.allreduce(check_tensors(wires), call, how)
+        results = verbs.allreduce(check_tensors(wires), call, how)
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]
 
 
@@ -126,7 +126,7 @@ def grouped_allreduce_async(
     """As grouped_allreduce, without waiting and without gradient: one handle, whose result is a tuple."""
     how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
     call, _ = names("allreduce", name, how[3])
-    return raw.start_allreduce(check_tensors(tensors), call, how)
+    return verbs.start_allreduce(check_tensors(tensors), call, how)
 
 
 def grouped_allreduce_async_(
@@ -142,7 +142,7 @@ def grouped_allreduce_async_(
     how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
     call, _ = names("allreduce", name, how[3])
     listed = check_tensors(tensors)
-    return raw.start_allreduce(listed, call, how, outputs=listed)
+    return verbs.start_allreduce(listed, call, how, outputs=listed)
 
 
 def grouped_allreduce_(
@@ -158,4 +158,4 @@ def grouped_allreduce_(
     how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
     call, _ = names("allreduce", name, how[3])
     listed = check_tensors(tensors)
-    return list(raw.allreduce(listed, call, how, outputs=listed))
+    return list(verbs.allreduce(listed, call, how, outputs=listed))

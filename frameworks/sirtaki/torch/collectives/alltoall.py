@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
-from sirtaki.torch import autograd, raw
-from sirtaki.torch.arguments import names
-from sirtaki.torch.handles import synchronize
-from sirtaki.torch.tensors import check_tensor
+from sirtaki.torch.ops import autograd, verbs
+from sirtaki.torch.ops.arguments import names
+from sirtaki.torch.ops.handles import synchronize
+from sirtaki.torch.ops.tensors import check_tensor
 
 
 def checked_splits(splits: torch.Tensor | Sequence[int] | None) -> list[int]:
@@ -59,7 +59,7 @@ def alltoall(
     if torch.is_grad_enabled() and tensor.requires_grad:
         output, received = autograd.alltoall(tensor, rows, call, grad, group)
     else:
-        output, received = synchronize(raw.start_alltoall(tensor, rows, call, group, awaited=True))
+        output, received = synchronize(verbs.start_alltoall(tensor, rows, call, group, awaited=True))
     return output if splits is None else (output, received)
 
 
@@ -73,4 +73,4 @@ def alltoall_async(
     group, rows = require_id(process_set), checked_splits(splits)
     call, _ = names("alltoall", name, group)
     _check(tensor)
-    return raw.start_alltoall(tensor, rows, call, group)
+    return verbs.start_alltoall(tensor, rows, call, group)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
-from sirtaki.torch import autograd, raw
-from sirtaki.torch.arguments import checked_root, names
-from sirtaki.torch.handles import synchronize
-from sirtaki.torch.tensors import check_tensor, empty_result
+from sirtaki.torch.ops import autograd, verbs
+from sirtaki.torch.ops.arguments import checked_root, names
+from sirtaki.torch.ops.handles import synchronize
+from sirtaki.torch.ops.tensors import check_tensor, empty_result
 
 
 def broadcast(
@@ -25,7 +25,7 @@ def broadcast(
     check_tensor(tensor)
     if torch.is_grad_enabled() and tensor.requires_grad:
         return autograd.broadcast(tensor, root, call, grad, group)
-    return synchronize(raw.start_broadcast(tensor, empty_result(tensor), root, call, group, awaited=True))
+    return synchronize(verbs.start_broadcast(tensor, empty_result(tensor), root, call, group, awaited=True))
 
 
 def broadcast_async(
@@ -35,7 +35,7 @@ def broadcast_async(
     root, group = checked_root(root_rank), require_id(process_set)
     call, _ = names("broadcast", name, group)
     check_tensor(tensor)
-    return raw.start_broadcast(tensor, empty_result(tensor), root, call, group)
+    return verbs.start_broadcast(tensor, empty_result(tensor), root, call, group)
 
 
 def broadcast_async_(
@@ -45,7 +45,7 @@ def broadcast_async_(
     root, group = checked_root(root_rank), require_id(process_set)
     call, _ = names("broadcast", name, group)
     check_tensor(tensor)
-    return raw.start_broadcast(tensor, tensor, root, call, group)
+    return verbs.start_broadcast(tensor, tensor, root, call, group)
 
 
 def broadcast_(
@@ -55,4 +55,4 @@ def broadcast_(
     root, group = checked_root(root_rank), require_id(process_set)
     call, _ = names("broadcast", name, group)
     check_tensor(tensor)
-    return synchronize(raw.start_broadcast(tensor, tensor, root, call, group, awaited=True))
+    return synchronize(verbs.start_broadcast(tensor, tensor, root, call, group, awaited=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sirtaki.torch import raw
+from sirtaki.torch.ops import verbs
 
 
 def join(device: int = -1) -> int:
@@ -13,4 +13,4 @@ def join(device: int = -1) -> int:
     """
     if isinstance(device, bool) or not isinstance(device, int):
         raise ValueError(f"device must be an integer, got {device!r}")
-    return raw.join(device)
+    return verbs.join(device)

@@ -8,11 +8,11 @@ import torch
 
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.reduce_ops import Average
-from sirtaki.torch import autograd, raw
-from sirtaki.torch.arguments import names, reduction
 from sirtaki.torch.compression import Compression, Compressor
-from sirtaki.torch.handles import synchronize
-from sirtaki.torch.tensors import check_tensors
+from sirtaki.torch.ops import autograd, verbs
+from sirtaki.torch.ops.arguments import names, reduction
+from sirtaki.torch.ops.handles import synchronize
+from sirtaki.torch.ops.tensors import check_tensors
 
 
 def reducescatter(
@@ -43,7 +43,7 @@ def reducescatter_async(
     """As reducescatter, without waiting and without gradient: a handle whose result is the new tensor."""
     how = reduction(op, prescale_factor, postscale_factor, process_set)
     call, _ = names("reducescatter", name, how[3])
-    return raw.start_reducescatter(check_tensors([tensor]), call, how, convert=lambda results: results[0])
+    return verbs.start_reducescatter(check_tensors([tensor]), call, how, convert=lambda results: results[0])
 
 
 def grouped_reducescatter(
@@ -64,7 +64,7 @@ def grouped_reducescatter(
     if torch.compiler.is_compiling() or (torch.is_grad_enabled() and any(wire.requires_grad for wire in wires)):
         results = autograd.grouped_reducescatter(wires, call, grad, *how)
     else:
-        results = synchronize(raw.start_reducescatter(check_tensors(wires), call, how, awaited=True))
+        results = synchronize(verbs.start_reducescatter(check_tensors(wires), call, how, awaited=True))
     return [compression.decompress(result, ctx) for result, (_, ctx) in zip(results, pairs, strict=True)]
 
 
@@ -79,4 +79,4 @@ def grouped_reducescatter_async(
     """As grouped_reducescatter, without waiting and without gradient: one handle, whose result is a tuple."""
     how = reduction(op, prescale_factor, postscale_factor, process_set)
     call, _ = names("reducescatter", name, how[3])
-    return raw.start_reducescatter(check_tensors(tensors), call, how)
+    return verbs.start_reducescatter(check_tensors(tensors), call, how)

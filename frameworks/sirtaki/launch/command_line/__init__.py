@@ -1,0 +1,1 @@
+"""What the user asks for: options, a configuration file, lists of hosts."""

@@ -1,0 +1,169 @@
+"""The job status: the launcher collects it from the ranks, for `sirtakirun status` and for SIGUSR1.
+
+A client connects to the launcher's Unix socket, and gets the text when the ranks have answered or their time is over.
+The socket is in the abstract namespace, so no file stays however the launcher ends. Any user can connect to it, so both
+ends check the other's user, which the kernel reports.
+"""
+
+import contextlib
+import os
+import secrets
+import selectors
+import shlex
+import socket
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sirtaki.launch.job.workers import Worker, Workers
+
+PATIENCE = 4.0  # seconds for the ranks; their engines answer within three
+_LONGEST_TITLE = 120
+_NEVER = float("inf")
+
+
+def user_of_peer(connection: socket.socket) -> tuple[int, int]:
+    """(process, user) at the other end, as the kernel reports them."""
+    process, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return process, user
+
+
+def name_begins(user: int) -> str:
+    """The prefix of the socket names of this user's launchers."""
+    return f"sirtaki-status-{user}-"
+
+
+def listen() -> socket.socket:
+    """The socket for status requests. Raises OSError.
+
+    Process ids alone are not unique if containers share a network, and another user can take a predictable name.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(f"\0{name_begins(os.geteuid())}{os.getpid()}-{secrets.token_hex(8)}")
+    listener.listen()
+    listener.setblocking(False)
+    return listener
+
+
+def title(command: Sequence[str], ranks: int) -> str:
+    """Describes a job that this launcher starts now."""
+    words = shlex.join(command)
+    shown = words if len(words) <= _LONGEST_TITLE else words[: _LONGEST_TITLE - 3] + "..."
+    since = time.strftime("%Y-%m-%d %H:%M:%S")
+    return f"job {os.getpid()}: {ranks} rank{'s' if ranks > 1 else ''} of {shown}, started at {since}"
+
+
+@dataclass
+class _Round:
+    """One status request to the ranks. waiting: ranks that have not answered."""
+
+    until: float
+    waiting: set[int]
+    answers: dict[int, str] = field(default_factory=dict)
+    reply: list[Callable[[str], None]] = field(default_factory=list)
+
+
+class Status:
+    """Asks the ranks, and sends the text to all clients that asked meanwhile; one request at a time. title: the job in
+    one line. ranks: number of ranks.
+    """
+
+    def __init__(self, selector: selectors.BaseSelector, workers: Workers, title: str, ranks: int) -> None:
+        self._selector = selector
+        self._workers = workers
+        self._title = title
+        self._ranks = ranks
+        self._listener: socket.socket | None = None
+        self._round: _Round | None = None
+        self._ended: dict[int, int] = {}  # exit codes of ranks that have ended
+
+    def serve(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._selector.register(listener, selectors.EVENT_READ, self._accept)
+
+    def ask(self, reply: Callable[[str], None]) -> None:
+        """Calls `reply` with the text, at most some seconds later."""
+        if self._round is None:
+            self._round = _Round(time.monotonic() + PATIENCE, self._workers.ask_all())
+        self._round.reply.append(reply)
+        self.look()
+
+    def due(self) -> float:
+        """The latest time for the next call of look()."""
+        return self._round.until if self._round else _NEVER
+
+    def on_answer(self, worker: Worker, text: str) -> None:
+        if self._round is not None:
+            self._round.answers[worker.rank] = text
+            self._round.waiting.discard(worker.rank)
+            self.look()
+
+    def on_end(self, rank: int, code: int | None) -> None:
+        """The rank has ended and will not answer."""
+        if code is not None:
+            self._ended[rank] = code
+        if self._round is not None:
+            self._round.waiting.discard(rank)
+            self.look()
+
+    def look(self) -> None:
+        current = self._round
+        if current is None or (current.waiting and time.monotonic() < current.until):
+            return
+        self._round = None
+        text = self._compose(current)
+        for reply in current.reply:
+            reply(text)
+
+    def _compose(self, current: _Round) -> str:
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        lines = [f"{self._title}; now {now}"]
+        for rank in range(self._ranks):
+            if rank in current.answers:
+                lines.append(current.answers[rank])
+            else:
+                lines.append(f"rank {rank}{self._without_answer(rank)}")
+        return "\n".join(lines) + "\n"
+
+    def _without_answer(self, rank: int) -> str:
+        if rank in self._ended:
+            return f" has ended, by {_how(self._ended[rank])}"
+        host = self._workers.host_of(rank)
+        if host == "?":
+            return " has not started yet" if rank not in self._workers.arrived else " is gone"
+        return f" on host {host} does not answer, nor does the process that watches it"
+
+    def _accept(self, listener: socket.socket, events: int) -> None:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        if user_of_peer(connection)[1] not in (os.geteuid(), 0):
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._selector.register(connection, selectors.EVENT_READ, self._on_word)
+
+    def _on_word(self, connection: socket.socket, events: int) -> None:
+        """Answers "?" with the job's title only, for a list of jobs; "!" with the whole status."""
+        self._selector.unregister(connection)
+        try:
+            word = connection.recv(1)
+        except OSError:
+            word = b""
+        if word == b"!":
+            self.ask(lambda text: self._send(connection, text))
+        else:
+            self._send(connection, self._title)
+
+    def _send(self, connection: socket.socket, text: str) -> None:
+        """Sends only as much as the kernel takes, so that a client that does not read blocks nothing."""
+        with contextlib.suppress(OSError), connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+            connection.settimeout(1.0)
+            connection.sendall(text.encode(errors="replace"))
+
+
+def _how(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {-code}"

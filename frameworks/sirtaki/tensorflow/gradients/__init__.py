@@ -1,0 +1,1 @@
+"""Reduces the gradients of a step."""

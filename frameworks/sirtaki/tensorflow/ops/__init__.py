@@ -1,0 +1,1 @@
+"""One TensorFlow op for each verb, its names, its order and its gradient."""

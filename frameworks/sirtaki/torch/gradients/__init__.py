@@ -1,0 +1,1 @@
+"""Reduces gradients while backward runs."""

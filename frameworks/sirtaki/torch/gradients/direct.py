@@ -1,0 +1,147 @@
+"""Gradients reduced by NCCL on a stream of their own, without agreement: for steps that are captured into a graph.
+
+Every rank must make the same calls in the same order. So a step goes by the engine first, which compares ranks, and is
+observed; then the ranks compare what they observed, and anything else is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from sirtaki import exchange
+from sirtaki.native import core
+from sirtaki.torch.ops.tensors import Descriptor
+
+BUCKET_BYTES = 25 << 20  # from here on gradients are sent while backward goes on
+OWN_DTYPE = -1
+
+
+class DirectReduction:
+    """Takes what reducers send instead of the engine while it is `in_use`. Each bucket is one NCCL group."""
+
+    def __init__(self, communicator: Any, stream: torch.cuda.Stream, casts: bool = False) -> None:
+        self.casts = casts
+        self._communicator = communicator
+        self._stream = stream
+        self._bucket: list[Descriptor] = []
+        self._how: tuple[int, float, float, int] = (0, 1.0, 1.0, OWN_DTYPE)
+        self._bytes = 0
+        self._joined = True
+        self._agreed: list[str] = []
+        self.calls: list[str] = []
+
+    def send(
+        self,
+        name: str,
+        tensors: Sequence[Descriptor],
+        nbytes: int,
+        how: tuple[int, float, float],
+        wire: int = OWN_DTYPE,
+    ) -> Ticket:
+        """Reduces the tensors, nbytes in all, in place. how: op, prescale, postscale. wire: the number of the dtype in
+        which they travel.
+        """
+        call = call_text(name, tensors, how, wire)
+        number = len(self.calls)
+        if number >= len(self._agreed) or self._agreed[number] != call:
+            due = self._agreed[number] if number < len(self._agreed) else "the end of the step"
+            raise RuntimeError(f"the step reduces '{call}' where the ranks have agreed on '{due}'")
+        self.calls.append(call)
+        if (*how, wire) != self._how:
+            self.flush()
+        self._how = (*how, wire)
+        self._bucket += tensors
+        self._bytes += nbytes
+        if self._bytes >= BUCKET_BYTES:
+            self.flush()
+        return Ticket(self)
+
+    def flush(self) -> None:
+        """Queues what was sent."""
+        if self._bucket:
+            self._stream.wait_stream(torch.cuda.current_stream())
+            self._communicator.allreduce(self._bucket, *self._how)
+            self._joined = False
+        self._bucket, self._bytes = [], 0
+
+    def join(self) -> None:
+        """Makes the current stream wait for all that was sent."""
+        self.flush()
+        if not self._joined:
+            torch.cuda.current_stream().wait_stream(self._stream)
+        self._joined = True
+
+    def check(self) -> None:
+        """Raises what NCCL has found wrong since."""
+        self._communicator.check()
+
+    @contextlib.contextmanager
+    def in_use(self, agreed: list[str]) -> Iterator[None]:
+        """Within it the gradients of every optimizer go this way. agreed: what all ranks will call, in this order;
+        RuntimeError for anything else.
+        """
+        global active, casts
+        active, self._agreed, self.calls = self, agreed, []
+        casts = self.casts
+        core.divert_gradients(True)
+        try:
+            yield
+        finally:
+            core.divert_gradients(False)
+            active, casts = None, False
+
+
+class Ticket:
+    """Stands for a Work."""
+
+    def __init__(self, reduction: DirectReduction) -> None:
+        self._reduction = reduction
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self, stream: int | None = None) -> None:
+        self._reduction.join()
+
+
+active: DirectReduction | None = None
+casts = False  # are tensors that travel in another dtype cast where NCCL is called?
+observed: list[str] | None = None  # if a list, what reducers send by the engine is written down there
+
+
+@contextlib.contextmanager
+def observing(by: DirectReduction | None) -> Iterator[list[str]]:
+    """Gives a list of what reducers send within it, as they will send it by `by`."""
+    global observed, casts
+    calls: list[str] = []
+    observed = calls
+    casts = by is not None and by.casts
+    core.divert_gradients(True)
+    try:
+        yield calls
+    finally:
+        core.divert_gradients(False)
+        observed, casts = None, False
+
+
+def call_text(name: str, tensors: Sequence[Descriptor], how: tuple[int, float, float], wire: int = OWN_DTYPE) -> str:
+    """What must be equal on all ranks."""
+    travels = "" if wire == OWN_DTYPE else f" as {wire}"
+    return f"{name} {[(dtype, shape) for _, _, dtype, shape, _ in tensors]} {how}{travels}"
+
+
+def connect(device: int) -> DirectReduction:
+    """Collective over all ranks. RuntimeError on every rank, with the reason, if they cannot use NCCL together."""
+    cards = exchange.allgather_object(core.gpu_card(device), "capture.cards")
+    nccl, kernels, why_not = core.common_gpu_capabilities(cards)
+    if not nccl:
+        raise RuntimeError(f"a step can be captured only where NCCL reduces its gradients: {why_not}")
+    own = core.nccl_unique_id() if core.rank() == 0 else None
+    identity = exchange.broadcast_bytes(own, 0, "capture.id")
+    stream = torch.cuda.Stream(device, priority=-1)
+    communicator = core.DirectNccl(identity, core.rank(), core.size(), device, stream.cuda_stream, kernels)
+    return DirectReduction(communicator, stream, casts=kernels)

@@ -1,0 +1,626 @@
+"""Reduces the gradients of one optimizer's parameters while backward still runs, by the rule of docs/gradients.md.
+
+One step as this file sees it. Each parameter is a `Slot`. Backward calls a hook once the parameter's gradient is
+accumulated; after as many passes as announced the gradient is submitted and reduced in place. When backward ends,
+everything else is submitted (a gradient that this rank does not have counts as zero) and waited for, so that code
+between backward and step (clipping, a gradient scaler, norms in a log) sees reduced gradients. `settle` makes sure at
+the step that what the optimizer will read is what was reduced, and `reset` ends the step.
+
+What may be unequal among ranks: the order of gradients and of parameters, and which parameters were used. What must be
+equal: the number of backward passes in a step, and which parameters there are and require gradients, by name. The ranks
+compare that by a vote when a parameter has a gradient for the first time, and when the parameters have changed.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from sirtaki.checks.call_site import call_site
+from sirtaki.native import core
+from sirtaki.reduce_ops import Average
+from sirtaki.torch.collectives.sparse import SparseReduction
+from sirtaki.torch.gradients.backward import current_task, not_compiled, notify_at_end
+from sirtaki.torch.gradients.buckets import bucketed
+from sirtaki.torch.gradients.gradient_kinds import agree
+from sirtaki.torch.gradients.optimizer_options import Options, number_optimizer, parameters_in
+from sirtaki.torch.gradients.sending import finish, send
+from sirtaki.torch.gradients.units import (
+    DENSE,
+    FILLED,
+    OPEN,
+    REDUCED,
+    SENT,
+    SPARSE,
+    UNKNOWN,
+    Slot,
+    Unit,
+    no_rows_of,
+    rows_of,
+)
+
+# Which reducer has a parameter's hook, by the parameter's id; a reducer keeps its parameters alive until it closes.
+_owners: dict[int, weakref.ref[GradientReducer]] = {}
+
+
+class GradientReducer:
+    """Owns the hooks on the parameters until `close`. Never refers to the optimizer, so that it can die.
+
+    A parameter of several optimizers belongs to the latest; the others take it as that one has reduced it.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], options: Options) -> None:
+        self._options = options
+        self._group = options.process_set.process_set_id
+        self._how = options.reduction()
+        self._step = core.GradientStep(self._on_gradient, self._send, options.backward_passes_per_step)
+        self._groups = groups  # the optimizer's
+        self._order: tuple[Slot, ...] = ()  # its parameters in order, also those of which another reducer has the hook
+        self._slots: dict[int, Slot] = {}  # those of which this one has it
+        self._hooks: dict[int, Any] = {}
+        self._others: list[weakref.ref[GradientReducer]] = []  # reducers that have a part of `_order`
+        self._units: list[Unit] = []
+        self._waiting = Unit(self._step, [], "")  # parameters that had no gradient on any rank so far; is never sent
+        self._names: set[str] = set()  # of units
+        self._agreed = True  # all ranks hold the same parameters, as far as is known
+        self._tasks: set[int] = set()  # backward calls under way, by autograd's number
+        self._is_new = True  # nothing has been completed, not even in part, since the last step
+        self._completions = 0  # since the last step
+        self._votes = 0
+        self._announced: set[str] = set()
+        # Of the last step, unless they are averages: what must not be reduced again. Without keeping it in memory.
+        self._sums: list[tuple[Slot, weakref.ref[torch.Tensor], int]] = []
+        self._adopt(takes_over=True)
+
+    # Which parameters.
+
+    def adopt(self, groups: list[dict[str, Any]]) -> None:
+        """Takes in the optimizer's parameters that are new or no longer frozen, and lets go of those that left."""
+        self._groups = groups
+        if not core.same_parameters(self._order, groups):
+            self._adopt()
+
+    def _adopt(self, takes_over: bool = False) -> None:
+        parameters = parameters_in(self._groups)
+        kept = {id(parameter) for parameter in parameters}
+        gone = [slot for key, slot in self._slots.items() if key not in kept]
+        if gone:
+            self._release(gone)
+        taken: dict[GradientReducer, list[Slot]] = {}
+        order: list[Slot] = []
+        others: list[GradientReducer] = []
+        used = {slot.name for slot in self._slots.values()}
+        for number, parameter in enumerate(parameters):
+            slot, owner = self._slots.get(id(parameter)), _owner_of(parameter)
+            if slot is None and owner is not None and not takes_over:
+                slot = owner._slots[id(parameter)]
+                others.append(owner)
+            elif slot is None:
+                earlier = self._order[number].name if number < len(self._order) else ""
+                slot = Slot(parameter, self._options.unused_name(number, used, None if takes_over else earlier))
+                used.add(slot.name)
+                self._slots[id(parameter)] = slot
+                self._agreed = False
+                if owner is not None:
+                    taken.setdefault(owner, []).append(slot)
+            order.append(slot)
+        self._order = tuple(order)
+        self._others = [weakref.ref(owner) for owner in dict.fromkeys(others)]
+        for owner, slots in taken.items():
+            owner._give(slots, self)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Hooks for parameters that require gradients, and a place among those that wait for their first one."""
+        woken = []
+        for key, slot in self._slots.items():
+            parameter = slot.parameter
+            _owners[key] = weakref.ref(self)
+            if parameter.requires_grad and key not in self._hooks:
+                self._hooks[key] = parameter.register_post_accumulate_grad_hook(slot)
+            if slot.unit is None and (parameter.requires_grad or parameter.grad is not None):
+                woken.append(slot)
+        if woken:
+            self._agreed = False
+            self._set_waiting([*self._waiting.slots, *woken])
+
+    def _set_waiting(self, slots: Iterable[Slot]) -> None:
+        self._waiting.slots = list(slots)
+        for slot in self._waiting.slots:
+            slot.unit = self._waiting
+        self._waiting.count(self._step.passes)
+
+    def _release(self, slots: Sequence[Slot]) -> None:
+        """These parameters are no longer this reducer's."""
+        homes = {id(slot.unit): slot.unit for slot in slots if slot.unit is not None}.values()
+        self._wait(list(homes), given_up=True)
+        gone = {id(slot) for slot in slots}
+        for slot in slots:
+            key = id(slot.parameter)
+            del self._slots[key]
+            _owners.pop(key, None)
+            if (hook := self._hooks.pop(key, None)) is not None:
+                hook.remove()
+        for unit in homes:
+            unit.remove(gone)
+        for slot in slots:
+            slot.unit = None
+        self._units = [unit for unit in self._units if unit.slots]
+        self._agreed = False
+
+    def _give(self, slots: Sequence[Slot], owner: GradientReducer) -> None:
+        """Another reducer takes over the parameters of these slots, which are its own."""
+        successors = {id(slot.parameter): slot for slot in slots}
+        self._release([self._slots[key] for key in successors])
+        self._order = tuple(successors.get(id(slot.parameter), slot) for slot in self._order)
+        self._others.append(weakref.ref(owner))
+
+    def close(self) -> None:
+        """Removes the hooks."""
+        for key, slot in self._slots.items():
+            slot.unit = None
+            if _owner_of(slot.parameter) is self:
+                _owners.pop(key)
+        for hook in self._hooks.values():
+            hook.remove()
+        self._hooks.clear()
+        self._slots.clear()
+        self._units.clear()
+
+    def set_passes(self, passes: int) -> None:
+        self._step.passes = passes
+
+    def _prefix(self) -> str:
+        if not self._options.number:
+            number_optimizer(self._options, parameters_in(self._groups))
+        return self._options.prefix
+
+    def name_of_loss(self) -> str:
+        """For the average of a closure's result."""
+        return f"{self._prefix()}{self._order[0].name if self._order else ''}.loss"
+
+    # During backward.
+
+    @not_compiled
+    def _on_gradient(self, slot: Slot) -> None:
+        """What a hook does that meets anything but the usual: see bindings/core/gradients/gradients.h."""
+        step = self._step
+        if not step.listening:
+            self._begin_backward()
+            self.adopt(self._groups)  # before anything is sent, as on ranks whose backward does not come here
+            if slot.unit is None:
+                return  # the optimizer has let go of it
+        if slot.unit.state:
+            self._gradient_again(slot)
+        slot.fired += 1
+        if slot.fired < step.passes:
+            return
+        if slot.fired > step.passes:
+            raise AssertionError(self._too_many(slot))
+        step.full = True
+        unit = slot.unit
+        unit.ready += 1
+        if unit.ready == len(unit.slots):
+            self._send(unit)
+
+    @not_compiled
+    def _begin_backward(self) -> None:
+        task = current_task()
+        self._check_cleared()
+        if task not in self._tasks:
+            self._tasks.add(task)
+            self._step.site = call_site()
+            notify_at_end(self._step, self._backward_ended, self._begin_backward)
+
+    @not_compiled
+    def _backward_ended(self) -> None:
+        self._tasks.clear()
+        if self._step.full:
+            self.complete()
+        self._step.site = ""
+
+    def _gradient_again(self, slot: Slot) -> None:
+        """A gradient for a parameter whose reduction of this step is over."""
+        unit = slot.unit
+        if unit.state != SENT and self._was_dropped():
+            if self._options.op != Average and torch.is_grad_enabled():
+                raise AssertionError(self._too_many(slot))
+            self._wait(given_up=True)
+            self._reopen()
+            return
+        if unit.state == FILLED:
+            # Another backward of this step reached a parameter that the first one did not.
+            unit.state, unit.ready = OPEN, 0
+            return
+        if unit.state == REDUCED and unit.bucket and not slot.fired:
+            self._units.append(unit.without(slot))
+            return
+        if unit.state == SENT or unit.has_reduced(slot):
+            raise AssertionError(self._too_many(slot))
+        if self._options.op != Average and self._may_keep_sums():
+            raise AssertionError(self._too_many(slot))
+        self._wait(given_up=True)
+        self._reopen()
+
+    def _was_dropped(self) -> bool:
+        """Whether the program has dropped all gradients of a step that it did not take.
+
+        With create_graph, backward adds to a gradient by making another one, which looks the same.
+        """
+        held = [slot for slot in self._slots.values() if slot.gradient is not None]
+        return bool(held) and not any(slot.unit is None or slot.unit.has_reduced(slot) for slot in held)
+
+    def _may_keep_sums(self) -> bool:
+        """Whether sums of this step may be among what is sent next, which would count them once for each rank."""
+        return torch.is_grad_enabled() or any(s.unit.has_reduced(s) for s in self._slots.values() if s.unit is not None)
+
+    def _too_many(self, slot: Slot) -> str:
+        return (
+            f"the gradient of {slot.name} was computed more than backward_passes_per_step = {self._step.passes} times "
+            "before step(). Call step() or zero_grad() in between, or increase backward_passes_per_step to accumulate"
+        )
+
+    def _check_cleared(self) -> None:
+        """Sums of the last step that were not cleared would be added up once more, on every rank."""
+        sums, self._sums = self._sums, []
+        for slot, reference, version in sums:
+            grad = slot.parameter.grad
+            if grad is not None and grad is reference() and grad._version == version and bool(grad.any()):
+                raise AssertionError(
+                    f"{slot.name}.grad still holds the sum of the step before. Call zero_grad() between step() and "
+                    "backward(), or reduce with op=Average, which leaves equal gradients as they are"
+                )
+
+    # Sending.
+
+    @not_compiled
+    def _send(self, unit: Unit) -> None:
+        """Called by the hook that completes a unit."""
+        if unit is self._waiting:
+            return  # until the ranks have agreed on it
+        if all(slot.parameter.grad is None for slot in unit.slots):
+            self._forget(unit)  # a hook before this one has taken its step already
+            return
+        self._submit(unit)
+
+    def _forget(self, unit: Unit) -> None:
+        for slot in unit.slots:
+            slot.fired = 0
+        unit.ready = 0
+        self._step.full = any(slot.fired >= self._step.passes for slot in self._slots.values())
+
+    def _submit(self, unit: Unit) -> None:
+        if unit.slots[0].kind == SPARSE:
+            self._submit_sparse(unit)
+        else:
+            send(unit, self._how, self._group, self._options.compression)
+        unit.times += 1
+        unit.state = SENT
+
+    def _submit_sparse(self, unit: Unit) -> None:
+        (slot,) = unit.slots
+        name = unit.name.removeprefix("allreduce.") + (f".pass{unit.times + 1}" if unit.times else "")
+        rows = rows_of(slot)
+        local = rows if rows is not None else no_rows_of(slot.parameter)
+        op, process_set = self._options.op, self._options.process_set
+        slot.sparse = SparseReduction(local, rows is not None, name, op, process_set, self._announced)
+        unit.hand_over()
+
+    # The end of a step.
+
+    def complete(self) -> None:
+        """Submits what is missing and waits for everything; afterwards all gradients are reduced."""
+        step = self._step
+        self._is_new = False
+        self._check_cleared()
+        self.adopt(self._groups)
+        if self._waiting.slots or not self._agreed or not self._finish_prepared():
+            self._send_the_rest()
+        if not step.listening:
+            step.site = ""
+        step.full = step.touched = False
+        self._completions += 1
+        core.end_step()
+
+    def _finish_prepared(self) -> bool:
+        """The usual end of a step: every unit was sent as prepared. False if not, and then nothing is done."""
+        try:
+            finished = core.finish_units(self._units)
+            if finished not in (True, False):
+                raise RuntimeError(_changed(finished))
+        except Exception:
+            self.reset()
+            raise
+        return finished
+
+    def _send_the_rest(self) -> None:
+        if not self._step.site:
+            self._step.site = call_site()
+        try:
+            if self._waiting.slots or not self._agreed:
+                self._learn()
+            filled = self._submit_open()
+        except Exception:
+            self._give_up()
+            raise
+        self._wait()
+        for unit in filled:
+            unit.state = FILLED
+
+    def _submit_open(self) -> list[Unit]:
+        """Sends what was not sent. Returns the units to which no backward of this rank came."""
+        filled = []
+        for unit in self._units:
+            if unit.state == OPEN and any(
+                s.parameter.requires_grad or s.parameter.grad is not None for s in unit.slots
+            ):
+                if not any(slot.fired for slot in unit.slots):
+                    filled.append(unit)
+                self._submit(unit)
+        return filled
+
+    def _learn(self) -> None:
+        """The vote on parameters that had no gradient so far."""
+        asked = self._waiting.slots
+        known = [slot for unit in self._units for slot in unit.slots]
+        asked = list(asked)
+        found = agree(asked, known, lambda slot: True, self._vote_name("parameters that have gradients"), self._group)
+        self._agreed = True
+        self._found(asked, found)
+
+    def _vote_name(self, subject: str) -> str:
+        """Equal on all ranks, whatever order the parameters have."""
+        self._votes += 1
+        prefix, first = self._prefix(), min(self._options.names, default="")
+        return f"{prefix}{first}: vote {self._votes} on {subject}"
+
+    def _found(self, asked: Sequence[Slot], found: Sequence[tuple[Slot, int]]) -> list[Unit]:
+        """Makes units of those of `asked` that have gradients for the first time."""
+        for slot, kind in found:
+            slot.as_table = kind == SPARSE and self._options.sparse_as_dense
+            slot.kind = DENSE if slot.as_table else kind
+        made = self._units_of([slot for slot, _ in found])
+        self._units += made
+        self._set_waiting(slot for slot in asked if slot.kind == UNKNOWN)
+        return made
+
+    def _units_of(self, slots: Sequence[Slot]) -> list[Unit]:
+        sparse = [slot for slot in slots if slot.kind == SPARSE]
+        dense = [slot for slot in slots if slot.kind == DENSE]
+        by_parameter = {id(slot.parameter): slot for slot in dense}
+        units, grouped = [self._unit([slot], slot.name) for slot in sparse], set()
+        groups = self._options.grouped(dense)
+        for number, parameters in enumerate(groups):
+            members = [by_parameter[id(p)] for p in parameters if id(p) in by_parameter]
+            grouped.update(id(slot) for slot in members)
+            if members:
+                units.append(self._unit(members, f"{members[0].name}.group{number + 1}of{len(groups)}"))
+        rest = [slot for slot in dense if id(slot) not in grouped]
+        parts = [[slot] for slot in rest] if groups else bucketed(rest)
+        return units + [self._unit(part, _bucket_name(part), bucket=len(part) > 1) for part in parts]
+
+    def _unit(self, slots: Sequence[Slot], name: str, bucket: bool = False) -> Unit:
+        """Its name is no other one's: an earlier unit may have begun with a parameter of this name."""
+        name = f"allreduce.{self._prefix()}{name}"
+        number, unique = 1, name
+        while unique in self._names:
+            number += 1
+            unique = f"{name}.{number}"
+        self._names.add(unique)
+        return Unit(self._step, slots, unique, bucket)
+
+    # At the step.
+
+    def settle(self, groups: list[dict[str, Any]]) -> None:
+        """Afterwards every gradient of these groups' parameters is the one that was reduced in this step.
+
+        The end of backward has reduced them in the usual case. What came or was set since is reduced now. RuntimeError
+        on all ranks alike if it cannot be.
+        """
+        for other in self._living_others():
+            other._settle_own(other._groups)
+        self._settle_own(groups)
+
+    def _settle_own(self, groups: list[dict[str, Any]]) -> None:
+        """Two reducers may each have parameters of the other's optimizer."""
+        self._groups = groups
+        if self._step.full or not self._completions or self._is_unreduced():
+            self.complete()
+        if core.first_unsettled(self._order, groups) is not None:
+            self._reduce_now()
+
+    def _living_others(self) -> list[GradientReducer]:
+        return [other for reference in self._others if (other := reference()) is not None] if self._others else []
+
+    def _is_unreduced(self) -> bool:
+        """Whether a backward after the last completion has left something."""
+        return bool(self._step.touched) and any(
+            slot.fired and slot.unit is not None and slot.unit.state in (OPEN, SENT) for slot in self._slots.values()
+        )
+
+    def _reduce_now(self) -> None:
+        """Reduces what came another way than by a backward that the hooks have seen, wherever some rank has it."""
+        self.adopt(self._groups)
+        step = self._step
+        step.site = call_site()
+        try:
+            self._vote_and_reduce()
+        except Exception:
+            self._give_up()
+            raise
+        step.site = ""
+
+    def _vote_and_reduce(self) -> None:
+        waiting = self._waiting.slots
+        asked = [*waiting, *(slot for unit in self._units for slot in unit.slots)]
+        if not asked:
+            return
+        name = self._vote_name("gradients that came after backward")
+        found = agree(asked, [], Slot.is_unsettled, name, self._group, _why(asked))
+        self._agreed = True
+        again = [slot for slot, _ in found if slot.kind != UNKNOWN]
+        made = self._found([s for s in asked if s.kind == UNKNOWN], [entry for entry in found if not entry[0].kind])
+        self._check_once(again)
+        for unit in made:
+            self._submit(unit)
+        self._wait()
+        self._reduce_again(again)
+
+    def _check_once(self, slots: Sequence[Slot]) -> None:
+        """A gradient that was reduced in this step and then replaced can be reduced again only as an average."""
+        twice = next((slot for slot in slots if slot.gradient is not None), None)
+        if twice is not None and self._options.op != Average:
+            raise RuntimeError(
+                f"{twice.name}.grad was replaced after it had been reduced, so that the optimizer would apply another "
+                f"gradient than the ranks have agreed on, and reducing it again with {self._options.op!r} would count "
+                "it once for each rank. Write into the reduced gradient in place (p.grad.copy_(...))"
+            )
+
+    def _reduce_again(self, slots: Sequence[Slot]) -> None:
+        """Of slots that have units already, in units of their own for this time."""
+        if not slots:
+            return
+        homes = [slot.unit for slot in slots]
+        sparse = [[slot] for slot in slots if slot.kind == SPARSE]
+        parts = sparse + bucketed([slot for slot in slots if slot.kind == DENSE])
+        prefix = f"allreduce.{self._prefix()}"
+        units = [Unit(self._step, part, f"{prefix}{_bucket_name(part)}.again", bucket=len(part) > 1) for part in parts]
+        try:
+            for unit in units:
+                self._submit(unit)
+            self._wait(units)
+        finally:
+            for slot, home in zip(slots, homes, strict=True):
+                slot.unit = home
+        for home in homes:
+            home.state = max(home.state, REDUCED)
+
+    def unsettled(self, groups: list[dict[str, Any]]) -> str | None:
+        """The name of a parameter of which this rank would apply a gradient that was not reduced."""
+        for other in self._living_others():
+            other.adopt(other._groups)
+        found = core.first_unsettled(self._order, groups)
+        if found is True:
+            self.adopt(groups)
+            found = core.first_unsettled(self._order, groups)
+        return None if found is None else found.name
+
+    # Waiting, and the beginning of the next step.
+
+    def _wait(self, units: Sequence[Unit] | None = None, given_up: bool = False) -> None:
+        """Waits for all that was sent, also if one of them fails; then raises the first failure."""
+        failure: BaseException | None = None
+        sent = [unit for unit in (self._units if units is None else units) if unit.state == SENT]
+        sparse = [unit for unit in sent if unit.slots[0].sparse is not None]
+        for step, parts in ((self._second_phase, sparse), (self._finish, sent)):
+            for unit in parts:
+                try:
+                    changed = step(unit)
+                except Exception as error:
+                    failure = failure or error
+                else:
+                    if changed is not None and not given_up:
+                        failure = failure or RuntimeError(_changed(changed))
+        if failure is not None:
+            self.reset()
+            raise failure
+
+    def _give_up(self) -> None:
+        """After a failure: what is under way is waited for as far as it comes."""
+        try:
+            self._wait(given_up=True)
+        except Exception:
+            return  # the first failure says more
+        self.reset()
+
+    def _second_phase(self, unit: Unit) -> None:
+        unit.slots[0].sparse.start_second_phase()
+
+    def _finish(self, unit: Unit) -> Slot | None:
+        """A slot whose gradient is not the reduced one."""
+        if unit.slots[0].sparse is None:
+            return finish(unit)
+        return self._finish_sparse(unit)
+
+    def _finish_sparse(self, unit: Unit) -> Slot | None:
+        slot = unit.slots[0]
+        changed = unit.changed()
+        result = slot.sparse.result()
+        if slot.sparse.on_any_rank:
+            slot.parameter.grad = slot.gradient = result.to(slot.parameter.dtype)
+        slot.sparse, unit.state = None, REDUCED
+        return None if changed is True else changed
+
+    def drain(self) -> None:
+        """Waits for what is under way without filling in what is missing; the step is given up."""
+        for other in self._living_others():
+            other._drop(self._order)
+        if self._step.touched or not self._is_new:
+            self._wait(given_up=True)
+            self.reset()
+
+    def reset(self) -> None:
+        """The step is over: the next gradients belong to a new one."""
+        for other in self._living_others():
+            other._drop(self._order)
+        self._end_step()
+
+    def _end_step(self) -> None:
+        if not self._is_new or self._step.touched:
+            self._reopen()
+
+    def _drop(self, slots: Sequence[Slot]) -> None:
+        """Another optimizer has applied or cleared the gradients of these parameters."""
+        own = [slot for slot in slots if self._slots.get(id(slot.parameter)) is slot]
+        if len(own) == len(self._slots):
+            self._wait(given_up=True)
+            self._end_step()
+            return
+        for slot in own:
+            slot.gradient, slot.fired = None, 0
+
+    def _reopen(self) -> None:
+        self._tasks.clear()
+        if self._options.op != Average:
+            self._sums = [
+                (slot, weakref.ref(grad), grad._version)
+                for slot in self._slots.values()
+                if isinstance(grad := slot.gradient, torch.Tensor) and not grad.is_inference()
+            ] or self._sums
+        for unit in self._units:
+            unit.reset()
+        self._waiting.reset()
+        self._step.full = self._step.touched = False
+        self._completions = 0
+        self._is_new = True
+
+
+def _owner_of(parameter: torch.Tensor) -> GradientReducer | None:
+    reference = _owners.get(id(parameter))
+    owner = reference() if reference is not None else None
+    slot = owner._slots.get(id(parameter)) if owner is not None else None
+    return owner if slot is not None and slot.parameter is parameter else None
+
+
+def _bucket_name(slots: Sequence[Slot]) -> str:
+    return slots[0].name if len(slots) == 1 else f"{slots[0].name}.and.{len(slots) - 1}"
+
+
+def _why(slots: Sequence[Slot]) -> str:
+    """What is shown of this rank should the others not come to the vote."""
+    first = next((slot for slot in slots if slot.is_unsettled()), None)
+    if first is None:
+        return "the optimizer's parameters have changed"
+    came = "was replaced after it had been reduced" if first.gradient is not None else "was not there in backward"
+    return f"{first.name}.grad {came}"
+
+
+def _changed(slot: Slot) -> str:
+    return (
+        f"{slot.name}.grad was replaced or changed during backward, after it was handed over to be reduced, so that it "
+        "does not hold the reduced gradient. Register hooks that do this before DistributedOptimizer is made, or do it "
+        "after backward"
+    )

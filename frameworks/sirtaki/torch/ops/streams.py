@@ -1,0 +1,47 @@
+"""The streams of torch's GPUs as the core knows them, and memory for results that belongs to the core's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from sirtaki.torch.ops.tensors import HOST, Descriptor, result_shape
+
+
+def _no_gpu(device: int) -> int:
+    raise ValueError(f"this torch ({torch.__version__}) was built without CUDA, there is no gpu:{device}")
+
+
+# What torch.cuda.current_stream(device).cuda_stream gives, without making an object for it.
+current_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", _no_gpu)
+
+
+def stream_of(tensors: Sequence[Descriptor]) -> int | None:
+    """The handle of the current stream of the tensors' GPU; None on the host."""
+    device = tensors[0][4]
+    return None if device == HOST else current_stream(device)
+
+
+class Results:
+    """Tensors like the given ones along all but the first dimension, made when the core knows how long they are.
+
+    They are made on the stream that writes them, so that torch hands out no memory there that is still in use.
+    """
+
+    def __init__(self, likes: Sequence[torch.Tensor]) -> None:
+        self._likes = likes
+        self._made: list[torch.Tensor | None] = [None] * len(likes)
+
+    def allocate(self, number: int, shape: tuple[int, ...], stream: int) -> int:
+        """Called by the core, on its own thread; the address."""
+        like = self._likes[number]
+        with torch.cuda.stream(torch.cuda.ExternalStream(stream, device=like.device)):
+            self._made[number] = torch.empty(result_shape(shape, like), dtype=like.dtype, device=like.device)
+        return self._made[number].data_ptr()
+
+    def take(self) -> tuple[torch.Tensor, ...]:
+        """The tensors, for use on the current stream, which has waited for them."""
+        for tensor in self._made:
+            tensor.record_stream(torch.cuda.current_stream(tensor.device))
+        return tuple(self._made)
