@@ -183,7 +183,7 @@ void bind_engine(py::module_& module) {
   module.def("mpi_info", &mpi_info, py::arg("paths"));
   module.def("statistics", &statistics);
   module.def("end_step", [] {
-    if (const auto engine = find_engine()) engine->end_step();
+    if (const auto engine = find_engine()) end_step(*engine);
   });
   module.def("time_waits", [] { engine_to_ask()->time_waits(); });
   module.def("plane_uses", [] { return engine_to_look_into()->statistics().plane_uses(); });

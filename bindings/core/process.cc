@@ -14,6 +14,7 @@
 #include "fork.h"
 #include "mpi/mpi_session.h"
 #include "outside.h"
+#include "recorder/step_watch.h"
 
 namespace sirtaki {
 namespace {
@@ -23,8 +24,10 @@ struct Process {
   std::mutex engine_mutex;
   std::shared_ptr<Engine> engine;
   std::unique_ptr<Outside> outside;
-  bool failed = false;                  // whether the last job failed
-  std::atomic<FlightRecorder*> recorder{nullptr};  // never deleted: threads of the program may still write
+  bool failed = false;  // whether the last job failed
+  // Never deleted: threads of the program may still write.
+  std::atomic<FlightRecorder*> recorder{nullptr};
+  std::atomic<StepWatch*> step_watch{nullptr};
   std::unique_ptr<MpiSession> session;  // outlives engines: MPI can be initialised only once
 };
 
@@ -60,7 +63,11 @@ PlaneOptions plane_options(const Settings& settings, const std::function<void(co
 }
 
 void record(Engine& engine) {
-  if (process().recorder == nullptr) process().recorder = new FlightRecorder;
+  if (process().recorder == nullptr) {
+    process().recorder = new FlightRecorder;
+    process().step_watch = new StepWatch(*process().recorder);
+  }
+  process().step_watch.load()->restart();
   engine.observe(*process().recorder);
 }
 
@@ -98,6 +105,13 @@ std::shared_ptr<Engine> engine_to_use() {
 }
 
 FlightRecorder* find_recorder() { return process().recorder; }
+
+StepWatch* find_step_watch() { return process().step_watch; }
+
+void end_step(Engine& engine) {
+  engine.end_step();
+  if (StepWatch* const watch = find_step_watch()) watch->take_in();
+}
 
 void start_engine(const StartOptions& start) {
   refuse_forked_child();

@@ -10,9 +10,11 @@
 #include <vector>
 
 #include "engine/engine.h"
-#include "recorder/flight_recorder.h"
 
 namespace sirtaki {
+
+class FlightRecorder;
+class StepWatch;
 
 // Null before init and after shutdown. May be called in a forked child.
 std::shared_ptr<Engine> find_engine();
@@ -26,6 +28,10 @@ std::shared_ptr<Engine> engine_to_use();
 
 // The records of all engines of this process. Null before init, and with SIRTAKI_RECORDER=0. Stays after shutdown.
 FlightRecorder* find_recorder();
+StepWatch* find_step_watch();
+
+// Any thread of the program: all gradients of a training step are reduced.
+void end_step(Engine& engine);
 
 struct StartOptions {
   std::vector<std::string> mpi_libraries;  // paths; the first that loads is used

@@ -3,7 +3,7 @@
 
 #include "bindings.h"
 #include "process.h"
-#include "recorder/flight_recorder.h"
+#include "recorder/step_watch.h"
 
 namespace sirtaki {
 namespace {
@@ -45,6 +45,43 @@ std::map<std::uint32_t, std::string> recorded_names() {
   return recorder == nullptr ? std::map<std::uint32_t, std::string>() : recorder->names();
 }
 
+py::dict dict_of(const StepTimes& times) {
+  py::dict result;
+  result["length"] = times.length;
+  result["late"] = times.wait.late;
+  result["agreement"] = times.wait.agreement;
+  result["queue"] = times.wait.queue;
+  result["copy"] = times.wait.copy;
+  result["wire"] = times.wait.wire;
+  result["host"] = times.wait.host;
+  result["exchange"] = times.exchange;
+  result["hidden"] = times.hidden;
+  result["delay"] = times.delay;
+  return result;
+}
+
+py::object step_times() {
+  StepWatch* const watch = find_step_watch();
+  if (watch == nullptr) return py::none();
+  StepWatch::Times times;
+  {
+    const py::gil_scoped_release release;
+    times = watch->times();
+  }
+  py::dict last;
+  for (const auto& [rank, counted] : times.divider.last_ranks()) {
+    last[py::int_(rank)] = py::make_tuple(counted.steps, counted.lateness);
+  }
+  py::dict result;
+  result["steps"] = times.divider.steps();
+  result["total"] = dict_of(times.divider.total());
+  result["latest"] = dict_of(times.divider.latest());
+  result["open"] = dict_of(times.divider.open());
+  result["last"] = last;
+  result["lost"] = times.lost;
+  return result;
+}
+
 }  // namespace
 
 void bind_recorder(py::module_& module) {
@@ -52,7 +89,11 @@ void bind_recorder(py::module_& module) {
   module.def("records", &records, py::arg("since") = 0);
   module.def("record_names", &record_names, py::arg("on"));
   module.def("recorded_names", &recorded_names);
-  module.def("clock_offset_ns", [] { return std::pair(0, 0); });
+  module.def("step_times", &step_times);
+  module.def("clock_offset_ns", [] {
+    const ClockDifference clocks = engine_to_ask()->clock_difference();
+    return std::pair(clocks.offset.count(), clocks.error.count());
+  });
 }
 
 }  // namespace sirtaki

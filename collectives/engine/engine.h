@@ -14,6 +14,7 @@
 
 #include "base/failure_cause.h"
 #include "base/topology.h"
+#include "engine/clock_difference.h"
 #include "engine/engine_lock.h"
 #include "engine/failure_state.h"
 #include "engine/groups.h"
@@ -100,6 +101,7 @@ class Engine final : private GroupOwner {
   // Counts the cost of waits from now on (Statistics::wait_cpu_ns).
   void time_waits() { statistics_.time_waits(); }
   const Statistics& statistics() const { return statistics_; }
+  const ClockDifference& clock_difference() const { return clock_; }
   // The name of the transport that carries control messages.
   const std::string& control() const { return control_; }
 
@@ -158,6 +160,7 @@ class Engine final : private GroupOwner {
   std::vector<int> host_numbers_;
   std::string control_;
   Topology topology_;
+  ClockDifference clock_;
   std::shared_ptr<HostBells> bells_;  // null unless all ranks share a host
   bool has_core_ = true;              // the engine's thread has its own core, or there are several hosts
 

@@ -92,6 +92,7 @@ bool Executor::progress() {
     results_.clear();
     results_.resize(batch.size());
     running_ = barrier ? run_behind_barrier(batch, *barrier) : run(batch);
+    running_->watch(this);
   }
   std::optional<Error> refused;
   try {
@@ -125,6 +126,11 @@ void Executor::finish_batch(const Error* refused) {
   } else {
     deliver_all(batch, refused);
   }
+}
+
+// At a barrier the ranks wait for each other, and not for data.
+void Executor::announce_wire(void (Observer::*station)(const BatchEvent&)) const {
+  if (!batches_.front().batch.empty() && !at_barrier()) observers_.announce(station, batches_.front().event);
 }
 
 void Executor::finish_transfer() {

@@ -31,7 +31,7 @@ using Batch = std::vector<BatchItem>;
 // The event that describes this batch to observers.
 BatchEvent event_of(const Batch& batch, int group, bool planned, std::uint64_t number);
 
-class Executor {
+class Executor final : private Task::Watcher {
  public:
   // Called when a submission is finished (error null) or failed.
   using Deliver = std::function<void(Submission&, Result, const Error*)>;
@@ -85,6 +85,11 @@ class Executor {
   Task allgather(BatchItem& item);
   Task reducescatter(BatchItem& item);
   Task alltoall(BatchItem& item);
+
+  // For the running task.
+  void on_suspended() override { announce_wire(&Observer::on_wire_begun); }
+  void on_resumed() override { announce_wire(&Observer::on_wire_ended); }
+  void announce_wire(void (Observer::*station)(const BatchEvent&)) const;
 
   DataPlane& choose_plane(const PlaneQuery& query);
   static StreamPosition position_of(const Batch& batch, std::int64_t bytes);

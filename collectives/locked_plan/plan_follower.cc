@@ -8,6 +8,8 @@ PlanFollower::PlanFollower(int group, int rank, int size, PlanChannel channel, P
       size_(size),
       fabric_(std::move(channel.fabric)),
       has_planes_(!channel.planes.empty()),
+      global_rank_(channel.global_rank),
+      clock_offset_(channel.clock_offset),
       owner_(owner),
       observers_(observers),
       executor_(
@@ -55,8 +57,9 @@ bool PlanFollower::follow(bool awaited) {
   if (!plan_) return false;
   const bool begins = !busy() && plan_->complete();
   if (begins) {
-    const PlanBarrier barrier(false, plan_->position());
-    Batch batch = plan_->take(Clock::now());
+    const auto now = Clock::now();
+    const PlanBarrier barrier(false, plan_->position(), {global_rank_, clock_offset_, now});
+    Batch batch = plan_->take(now);
     const BatchEvent event = event_of(batch, group_, true, batches_done_ + 1);
     executor_.add(std::move(batch), event, barrier);
   }

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
+
+#include "recorder/run_delay.h"
 
 namespace sirtaki {
 namespace {
@@ -16,26 +19,44 @@ constexpr std::size_t kSharedRing = FlightRecorder::kRings - 1;
 
 std::atomic<std::uint64_t> recorders{0};
 
-std::int64_t now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
-}
+// The run delay of one thread. A reading costs about a microsecond, so few waits are measured.
+class OwnDelay {
+ public:
+  void begin_wait() {
+    at_begin_ = -1;
+    const auto now = coarse_now();
+    if (now - measured_ < kPause) return;
+    measured_ = now;
+    at_begin_ = run_delay();
+  }
 
-Record record_of(RecordKind kind, int group = 0) {
-  Record record;
-  record.time = now();
-  record.kind = static_cast<std::uint8_t>(kind);
-  record.group = static_cast<std::uint16_t>(group);
-  return record;
-}
+  std::uint64_t end_wait() { return at_begin_ < 0 ? 0 : since(std::exchange(at_begin_, -1)); }
 
-Record record_of(RecordKind kind, int group, const Request& request) {
-  Record record = record_of(kind, group);
+  std::uint64_t end_step() {
+    const std::int64_t before = std::exchange(at_step_, run_delay());
+    return before < 0 ? 0 : static_cast<std::uint64_t>(std::max<std::int64_t>(0, at_step_ - before));
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kPause{2};
+
+  static std::uint64_t since(std::int64_t before) {
+    return static_cast<std::uint64_t>(std::max<std::int64_t>(0, run_delay() - before));
+  }
+
+  Clock::time_point measured_;  // when the last measured wait began
+  std::int64_t at_begin_ = -1;
+  std::int64_t at_step_ = -1;
+};
+
+thread_local OwnDelay own_delay;
+
+void describe(const Request& request, Record& record) {
   for (const TensorSpec& tensor : request.tensors) {
     record.bytes += static_cast<std::uint64_t>(element_count(tensor.shape)) * size_of(tensor.dtype);
   }
   record.verb = static_cast<std::uint8_t>(request.verb);
   record.name = hash_of(request.name);
-  return record;
 }
 
 }  // namespace
@@ -73,6 +94,8 @@ FlightRecorder::Reading FlightRecorder::read(const Cursor& since) const {
   for (std::size_t i = 0; i < kRings; ++i) {
     reading.next[i] = rings_[i].read(since[i], reading.records, reading.lost);
   }
+  const TickClock::Conversion time_of = clock_.conversion();
+  for (Record& record : reading.records) record.time = time_of(static_cast<std::uint64_t>(record.time));
   std::ranges::stable_sort(reading.records, {}, &Record::time);
   return reading;
 }
@@ -104,67 +127,123 @@ RecordRing& FlightRecorder::ring_of_this_thread() {
   return rings_[ring];
 }
 
-void FlightRecorder::record_batch(RecordKind kind, const BatchEvent& batch, int peer) {
-  Record record = record_of(kind, batch.group);
+Record FlightRecorder::now(RecordKind kind) const {
+  Record record;
+  record.time = static_cast<std::int64_t>(clock_.read());
+  record.kind = static_cast<std::uint8_t>(kind);
+  return record;
+}
+
+Record FlightRecorder::engine_record(RecordKind kind, int group, When when) {
+  if (when == When::kNow) engine_time_ = static_cast<std::int64_t>(clock_.read());
+  Record record;
+  record.time = engine_time_;
+  record.kind = static_cast<std::uint8_t>(kind);
+  record.group = static_cast<std::uint16_t>(group);
+  return record;
+}
+
+Record FlightRecorder::batch_record(RecordKind kind, const BatchEvent& batch, When when) {
+  Record record = engine_record(kind, batch.group, when);
   if (batch.planned) record.group |= kPlannedBit;
   record.bytes = batch.bytes;
   record.number = static_cast<std::uint32_t>(batch.number);
-  record.peer = peer;
   record.verb = static_cast<std::uint8_t>(batch.verb);
-  rings_[kEngineRing].write(record);
+  return record;
 }
 
 void FlightRecorder::on_submitted(int group, const Request& request) {
-  const Record record = record_of(RecordKind::kSubmitted, group, request);
+  Record record = now(RecordKind::kSubmitted);
+  record.group = static_cast<std::uint16_t>(group);
+  describe(request, record);
   ring_of_this_thread().write(record);
   if (!collects_names_.load(std::memory_order_relaxed)) return;
   const std::lock_guard lock(names_mutex_);
   names_.try_emplace(record.name, request.name);
 }
 
-void FlightRecorder::on_wait_begun() { ring_of_this_thread().write(record_of(RecordKind::kWaitBegin)); }
+void FlightRecorder::on_wait_begun() {
+  ring_of_this_thread().write(now(RecordKind::kWaitBegin));
+  own_delay.begin_wait();
+}
 
-void FlightRecorder::on_wait_ended() { ring_of_this_thread().write(record_of(RecordKind::kWaitEnd)); }
+void FlightRecorder::on_wait_ended() {
+  Record record = now(RecordKind::kWaitEnd);
+  record.bytes = own_delay.end_wait();
+  ring_of_this_thread().write(record);
+}
 
-void FlightRecorder::on_step_ended() { ring_of_this_thread().write(record_of(RecordKind::kStepEnd)); }
+void FlightRecorder::on_step_ended() {
+  Record record = now(RecordKind::kStepEnd);
+  record.bytes = own_delay.end_step();
+  ring_of_this_thread().write(record);
+}
 
 void FlightRecorder::on_voted(int group, const Request& request, bool) {
-  rings_[kEngineRing].write(record_of(RecordKind::kVoted, group, request));
+  Record record = engine_record(RecordKind::kVoted, group);
+  describe(request, record);
+  engine_ring().write(record);
 }
 
 void FlightRecorder::on_agreed(const AgreedEvent& agreed) {
-  Record record = record_of(RecordKind::kAgreed, agreed.group, agreed.request);
-  record.peer = agreed.last;
-  record.bytes = static_cast<std::uint64_t>(std::chrono::nanoseconds(agreed.spread).count());
-  rings_[kEngineRing].write(record);
+  Record record = engine_record(RecordKind::kAgreed, agreed.group);
+  describe(agreed.request, record);
+  record.peer = agreed.arrival.last;
+  record.bytes = static_cast<std::uint64_t>(agreed.arrival.spread.count());
+  engine_ring().write(record);
 }
 
-void FlightRecorder::on_fused(const BatchEvent& batch) { record_batch(RecordKind::kBatchReady, batch); }
+void FlightRecorder::on_all_arrived(const BatchEvent& batch) {
+  Record record = batch_record(RecordKind::kAllArrived, batch);
+  const std::chrono::nanoseconds age = Clock::now() - batch.arrival.at;
+  record.peer = batch.arrival.last;
+  record.bytes = static_cast<std::uint64_t>(batch.arrival.spread.count());
+  record.name = static_cast<std::uint32_t>(std::clamp<std::int64_t>(age.count(), 0, kUnknownAge));
+  engine_ring().write(record);
+}
 
-void FlightRecorder::on_started(const BatchEvent& batch) { record_batch(RecordKind::kBatchBegin, batch); }
+void FlightRecorder::on_fused(const BatchEvent& batch) {
+  engine_ring().write(batch_record(RecordKind::kBatchReady, batch));
+}
 
-void FlightRecorder::on_all_arrived(const BatchEvent& batch) { record_batch(RecordKind::kAllArrived, batch); }
+// A planned batch begins at once.
+void FlightRecorder::on_started(const BatchEvent& batch) {
+  const When when = batch.planned ? When::kAsBefore : When::kNow;
+  engine_ring().write(batch_record(RecordKind::kBatchBegin, batch, when));
+}
+
+void FlightRecorder::on_wire_begun(const BatchEvent& batch) {
+  engine_ring().write(batch_record(RecordKind::kWireBegin, batch));
+}
+
+void FlightRecorder::on_wire_ended(const BatchEvent& batch) {
+  engine_ring().write(batch_record(RecordKind::kWireEnd, batch));
+}
 
 void FlightRecorder::on_transferred(const BatchEvent& batch, std::string_view) {
-  record_batch(RecordKind::kTransferred, batch);
+  engine_ring().write(batch_record(RecordKind::kTransferred, batch));
 }
 
+// A batch that a plane has carried ends right after that, and so do its requests.
 void FlightRecorder::on_finished(const BatchEvent& batch, BatchOutcome outcome) {
-  record_batch(RecordKind::kBatchEnd, batch, static_cast<int>(outcome));
+  const bool carried = outcome == BatchOutcome::kDone && batch.verb != Verb::kBarrier;
+  Record record = batch_record(RecordKind::kBatchEnd, batch, carried ? When::kAsBefore : When::kNow);
+  record.peer = static_cast<std::int32_t>(outcome);
+  engine_ring().write(record);
 }
 
 void FlightRecorder::on_completed(int group, const Request& request, const Error* error) {
-  Record record = record_of(RecordKind::kCompleted, group, request);
+  const bool in_batch = error == nullptr && request.verb <= Verb::kBarrier;
+  Record record = engine_record(RecordKind::kCompleted, group, in_batch ? When::kAsBefore : When::kNow);
+  describe(request, record);
   record.peer = error == nullptr ? 0 : 1;
-  rings_[kEngineRing].write(record);
+  engine_ring().write(record);
 }
 
-void FlightRecorder::on_plan_locked(int group) {
-  rings_[kEngineRing].write(record_of(RecordKind::kPlanLocked, group));
-}
+void FlightRecorder::on_plan_locked(int group) { engine_ring().write(engine_record(RecordKind::kPlanLocked, group)); }
 
-void FlightRecorder::on_plan_left(int group) { rings_[kEngineRing].write(record_of(RecordKind::kPlanLeft, group)); }
+void FlightRecorder::on_plan_left(int group) { engine_ring().write(engine_record(RecordKind::kPlanLeft, group)); }
 
-void FlightRecorder::on_idle() { rings_[kEngineRing].write(record_of(RecordKind::kIdle)); }
+void FlightRecorder::on_idle() { engine_ring().write(engine_record(RecordKind::kIdle, 0)); }
 
 }  // namespace sirtaki

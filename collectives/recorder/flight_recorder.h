@@ -12,6 +12,7 @@
 
 #include "observer/observer.h"
 #include "recorder/record_ring.h"
+#include "recorder/tick_clock.h"
 
 namespace sirtaki {
 
@@ -46,6 +47,8 @@ class FlightRecorder final : public Observer {
   void on_fused(const BatchEvent& batch) override;
   void on_started(const BatchEvent& batch) override;
   void on_all_arrived(const BatchEvent& batch) override;
+  void on_wire_begun(const BatchEvent& batch) override;
+  void on_wire_ended(const BatchEvent& batch) override;
   void on_transferred(const BatchEvent& batch, std::string_view plane) override;
   void on_finished(const BatchEvent& batch, BatchOutcome outcome) override;
   void on_completed(int group, const Request& request, const Error* error) override;
@@ -54,11 +57,19 @@ class FlightRecorder final : public Observer {
   void on_idle() override;
 
  private:
+  // A record that follows another one of the engine at once has its time, which saves a reading of the clock.
+  enum class When { kNow, kAsBefore };
+
+  Record now(RecordKind kind) const;
+  Record engine_record(RecordKind kind, int group, When when = When::kNow);
+  Record batch_record(RecordKind kind, const BatchEvent& batch, When when = When::kNow);
+  RecordRing& engine_ring() { return rings_[0]; }
   RecordRing& ring_of_this_thread();
   std::size_t claim_ring();
-  void record_batch(RecordKind kind, const BatchEvent& batch, int peer = -1);
 
-  const std::uint64_t id_;  // of this recorder, since an address may be used again
+  TickClock clock_;               // records have its readings until they are read
+  std::int64_t engine_time_ = 0;  // of the latest record of the engine
+  const std::uint64_t id_;        // of this recorder, since an address may be used again
   std::array<RecordRing, kRings> rings_;
   std::atomic<std::size_t> claimed_{0};  // rings of the program's threads
   std::atomic<bool> collects_names_{false};

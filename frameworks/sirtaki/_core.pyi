@@ -273,6 +273,16 @@ def records(since: int = 0) -> tuple[bytes, int, int]:
     also after shutdown(). Empty before init(), and with SIRTAKI_RECORDER=0.
     """
 
+def step_times() -> dict[str, Any] | None:
+    """The times of this rank's steps, in nanoseconds; None with SIRTAKI_RECORDER=0 and before init().
+
+    steps: how many were counted. total, latest, open: of all of them, of the last one, and since its end. Each has the
+    keys length; late, agreement, queue, copy, wire, host (the parts of the wait); exchange, hidden (the time in which
+    data moved, and the part of it in which the program did not wait); delay (the thread was ready and had no core).
+    last: by rank, the steps in which it came last, and the sum of its lateness. lost: records that were overwritten
+    before they were counted.
+    """
+
 def record_names(on: bool) -> None:
     """Collects the names of tensors that are submitted from now on; False stops that and forgets them."""
 

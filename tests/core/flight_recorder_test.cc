@@ -107,6 +107,17 @@ TEST_CASE("More threads than rings lose no record") {
   CHECK(std::ranges::is_sorted(reading.records, {}, &Record::time));
 }
 
+TEST_CASE("Times are those of the clock") {
+  FlightRecorder recorder;
+  const std::int64_t before = TickClock::nanoseconds();
+  recorder.on_step_ended();
+  const std::int64_t after = TickClock::nanoseconds();
+  const std::int64_t time = recorder.read({}).records.at(0).time;
+  constexpr std::int64_t kError = 100'000;  // the recorder is young, so it knows the counter's rate only roughly
+  CHECK(time >= before - kError);
+  CHECK(time <= after + kError);
+}
+
 TEST_CASE("The records of a job") {
   FlightRecorder recorders[2];
   run_ranks(2, [&](Engine& engine, int rank) {
@@ -130,7 +141,10 @@ TEST_CASE("The records of a job") {
     REQUIRE(!ended.empty());
     CHECK(ended.front().number == 1);
     CHECK(ended.front().group == 0);
-    CHECK(of_kind(records, RecordKind::kAllArrived).back().group == kPlannedBit);
+    const Record arrived = of_kind(records, RecordKind::kAllArrived).back();
+    CHECK(arrived.group == kPlannedBit);
+    CHECK_MESSAGE((arrived.peer == 0 || arrived.peer == 1), "each rank knows the last one");
+    CHECK(arrived.name != kUnknownAge);
   }
   const auto agreed = of_kind(recorders[0].read({}).records, RecordKind::kAgreed);
   REQUIRE(!agreed.empty());

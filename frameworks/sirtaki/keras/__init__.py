@@ -50,6 +50,7 @@ from sirtaki.runtime import (
     start_timeline,
     stop_timeline,
 )
+from sirtaki.timing.summary import step_report
 
 Compression = _load().Compression
 call_site.add_internal_folder(_keras.__path__[0])
@@ -102,5 +103,6 @@ __all__ = [
     "shutdown",
     "size",
     "start_timeline",
+    "step_report",
     "stop_timeline",
 ]

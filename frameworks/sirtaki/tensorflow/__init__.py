@@ -61,6 +61,7 @@ from sirtaki.tensorflow.optimizer import DistributedOptimizer
 from sirtaki.tensorflow.parameter_check import check_parameters
 from sirtaki.tensorflow.session_hook import BroadcastGlobalVariablesHook
 from sirtaki.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
+from sirtaki.timing.summary import step_report
 
 call_site.add_internal_folder(os.path.dirname(tf.__file__))
 for _name in ("keras", "tf_keras"):  # only looked up: an import takes seconds
@@ -135,6 +136,7 @@ __all__ = [
     "size",
     "size_op",
     "start_timeline",
+    "step_report",
     "stop_timeline",
 ]
 

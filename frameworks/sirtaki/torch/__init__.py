@@ -36,6 +36,7 @@ from sirtaki.runtime import (
     start_timeline,
     stop_timeline,
 )
+from sirtaki.timing.summary import step_report
 from sirtaki.torch import elastic
 from sirtaki.torch.captured import capture
 from sirtaki.torch.collectives.allgather import (
@@ -144,6 +145,7 @@ __all__ = [
     "size",
     "sparse_allreduce_async",
     "start_timeline",
+    "step_report",
     "stop_timeline",
     "synchronize",
 ]
