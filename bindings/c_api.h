@@ -23,7 +23,8 @@ enum SirtakiQuestion {
   kSirtakiLocalSize = 3,
   kSirtakiIncluded = 4,  /* 1 if this rank belongs to the process set */
   kSirtakiRankInSet = 5, /* an error if it does not belong */
-  kSirtakiQuestionCount = 6,
+  kSirtakiEndStep = 6,   /* announces that all gradients of a step are reduced; answers 0 */
+  kSirtakiQuestionCount = 7,
 };
 
 /* How long the thread in submit() may stay for the request. */

@@ -124,6 +124,7 @@ class Run:
         self.by_peer: dict[str, list[Iteration]] = {}
         self.exchanges: list[float] = []
         self.adapter_seconds: float | None = None
+        self.joules: list[float] = []  # of each iteration with Sirtaki, where the system lets this rank read them
 
     def iteration(self, train: Callable[[], float]) -> Iteration:
         batches = self.arguments.num_batches_per_iter
@@ -145,7 +146,9 @@ class Run:
         self.benchmark.finish()
         self.world.say("Running benchmark...")
         for index in tqdm(range(self.arguments.num_iters), disable=None if self.world.leads else True, leave=False):
+            before = self.energy()
             self.with_sirtaki.append(self.iteration(train))
+            self.joules += [after - before for after in [self.energy()] if after is not None and before is not None]
             device, speed = self.benchmark.device, self.with_sirtaki[-1].speed
             self.world.say(f"Iter #{index}: {speed:.1f} {unit_of(self.arguments.model)}/sec per {device}")
             for name, peer in peers.items():
@@ -154,6 +157,10 @@ class Run:
             if plain:
                 self.turn_without(plain)
         self.measure_exchange()
+
+    def energy(self) -> float | None:
+        """Joules so far, None if they cannot be read."""
+        return self.benchmark.hvd.step_report().get("energy", {}).get("joules") if self.benchmark.hvd else None
 
     def turn_without(self, plain: Callable[[], float]) -> None:
         """All ranks at once without Sirtaki, then rank 0 alone while the others wait."""

@@ -136,6 +136,9 @@ class Report:
             )
         if run.adapter_seconds is not None:
             self.facts["adapter_seconds_a_step"] = max(self.world.gather(run.adapter_seconds))
+        if joules := [sum(one) for one in self.world.gather(run.joules) if one]:
+            steps = len(run.with_sirtaki) * run.arguments.num_batches_per_iter
+            self.facts["joules_a_step"] = sum(joules) / steps
         if run.by_peer:
             self.compare_ways(run)
         if run.without:
@@ -184,6 +187,8 @@ class Report:
             say(f"The gradients of one step, exchanged alone: {facts['exchange_seconds'] * 1e3:.1f} ms")
         if "adapter_seconds_a_step" in facts:
             say(f"Host time of the adapter per step: {facts['adapter_seconds_a_step'] * 1e3:.2f} ms")
+        if "joules_a_step" in facts:
+            say(f"Energy of a step on all hosts: {facts['joules_a_step']:.3g} J")
         if "ways" in facts:
             say(*self.table())
         if "ratio_to_without_sirtaki" in facts:

@@ -131,6 +131,7 @@ std::int64_t answer_to(SirtakiQuestion question, int process_set) {
   if (question == kSirtakiRank) return topology.rank;
   if (question == kSirtakiLocalRank) return topology.local_rank;
   if (question == kSirtakiLocalSize) return topology.local_size;
+  if (question == kSirtakiEndStep) return end_step(*engine), 0;
   const auto sets = engine->process_sets();
   const auto set = sets.find(process_set);
   if (set == sets.end()) {

@@ -186,7 +186,7 @@ void bind_engine(py::module_& module) {
   module.def("mpi_info", &mpi_info, py::arg("paths"));
   module.def("statistics", &statistics);
   module.def("end_step", [] {
-    if (const auto engine = find_engine()) engine->end_step();
+    if (const auto engine = find_engine()) end_step(*engine);
   });
   module.def("time_waits", [] { engine_for_constants()->time_waits(); });
   module.def("plane_uses", [] { return engine_for_query()->statistics().plane_uses(); });

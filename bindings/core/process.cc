@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <mutex>
 #include <thread>
@@ -12,6 +13,7 @@
 #include "fabric/mpi_fabric.h"
 #include "fork.h"
 #include "mpi/mpi_session.h"
+#include "recorder/step_watch.h"
 #include "request_listener.h"
 
 namespace sirtaki {
@@ -22,7 +24,10 @@ struct Process {
   std::mutex engine_mutex;
   std::shared_ptr<Engine> engine;
   std::unique_ptr<RequestListener> listener;
-  bool failed = false;                  // whether the last job failed
+  bool failed = false;  // whether the last job failed
+  // Never deleted: threads of the program may still write.
+  std::atomic<FlightRecorder*> recorder{nullptr};
+  std::atomic<StepWatch*> step_watch{nullptr};
   std::unique_ptr<MpiSession> session;  // outlives engines: MPI can be initialised only once
 };
 
@@ -55,6 +60,15 @@ PlaneOptions plane_options(const Settings& settings, const std::function<void(co
           .hierarchical_allreduce = settings.hierarchical_allreduce,
           .gpus = gpu_options(settings, log, [] { return engine_for_collective()->topology().local_rank; }),
           .log = log};
+}
+
+void record(Engine& engine) {
+  if (process().recorder == nullptr) {
+    process().recorder = new FlightRecorder;
+    process().step_watch = new StepWatch(*process().recorder);
+  }
+  process().step_watch.load()->restart();
+  engine.observe(*process().recorder);
 }
 
 // For a rank whose program succeeded in a failed job. If it exited first, its exit code would become the job's.
@@ -90,6 +104,15 @@ std::shared_ptr<Engine> engine_for_collective() {
   return engine;
 }
 
+FlightRecorder* find_recorder() { return process().recorder; }
+
+StepWatch* find_step_watch() { return process().step_watch; }
+
+void end_step(Engine& engine) {
+  engine.end_step();
+  if (StepWatch* const watch = find_step_watch()) watch->take_in();
+}
+
 void start_engine(const StartOptions& start) {
   refuse_forked_child();
   const std::lock_guard lock(process().mutex);
@@ -108,7 +131,10 @@ void start_engine(const StartOptions& start) {
     if (settings.says_warnings) log(rank, settings.says_time, line);
   };
   auto world = make_mpi_fabric(std::move(communicator), plane_options(options.settings, options.log));
-  set_engine(std::make_shared<Engine>(std::move(options), std::move(world)));
+  const bool records = options.settings.recorder;
+  auto engine = std::make_shared<Engine>(std::move(options), std::move(world));
+  if (records) record(*engine);
+  set_engine(std::move(engine));
   process().listener = std::make_unique<RequestListener>(find_engine(), start.launcher, takes_usr1);
   watch_forks();
 }

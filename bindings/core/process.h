@@ -13,6 +13,9 @@
 
 namespace sirtaki {
 
+class FlightRecorder;
+class StepWatch;
+
 // Null before init and after shutdown. May be called in a forked child.
 std::shared_ptr<Engine> find_engine();
 
@@ -22,6 +25,13 @@ std::shared_ptr<Engine> engine_for_constants();
 std::shared_ptr<Engine> engine_for_query();
 // For collectives. Before init throws Error(kPrecondition): in Python an internal error, as in Horovod.
 std::shared_ptr<Engine> engine_for_collective();
+
+// The records of all engines of this process. Null before init, and with SIRTAKI_RECORDER=0. Stays after shutdown.
+FlightRecorder* find_recorder();
+StepWatch* find_step_watch();
+
+// Any thread of the program: all gradients of a training step are reduced.
+void end_step(Engine& engine);
 
 struct StartOptions {
   std::vector<std::string> mpi_libraries;  // paths; the first that loads is used

@@ -80,6 +80,20 @@ std::vector<StandingWait> read_standing(Reader& reader) {
   return waits;
 }
 
+void write(Writer& writer, const BatchArrival& arrival) {
+  writer.integer(arrival.last);
+  writer.integer(arrival.spread.count());
+  writer.integer(arrival.ago.count());
+}
+
+BatchArrival read_arrival(Reader& reader) {
+  BatchArrival arrival;
+  arrival.last = static_cast<int>(reader.integer());
+  arrival.spread = std::chrono::microseconds(reader.integer());
+  arrival.ago = std::chrono::microseconds(reader.integer());
+  return arrival;
+}
+
 // Rare parts of a message cost one bit each while they are absent.
 constexpr std::uint64_t kLeaving = 1;
 constexpr std::uint64_t kFailure = 2;
@@ -122,6 +136,18 @@ Request read_request(Reader& reader) {
   request.splits = reader.integers();
   request.site = reader.text();
   return request;
+}
+
+// The rank that was last by the most, and the last vote of all.
+BatchArrival arrival_of(const ItemList& batch, Clock::time_point now) {
+  Arrival latest;
+  Clock::time_point last_vote;
+  for (const Item& item : batch) {
+    if (latest.last < 0 || item.arrival.spread > latest.spread) latest = item.arrival;
+    last_vote = std::max(last_vote, item.arrival.at);
+  }
+  const auto microseconds = [](auto time) { return std::chrono::duration_cast<std::chrono::microseconds>(time); };
+  return {latest.last, microseconds(latest.spread), microseconds(now - last_vote)};
 }
 
 Bytes encode(const Announcement& announcement) {
@@ -186,6 +212,8 @@ Bytes encode(const Verdict& verdict) {
     writer.number(batch.size());
     for (const Item& item : batch) write(writer, item);
   }
+  writer.number(verdict.arrivals.size());
+  for (const BatchArrival& arrival : verdict.arrivals) write(writer, arrival);
   return writer.take();
 }
 
@@ -214,6 +242,8 @@ Verdict decode_verdict(std::span<const std::byte> bytes) {
     batch.resize(reader.length());
     for (Item& item : batch) item = read_item(reader);
   }
+  verdict.arrivals.resize(reader.length());
+  for (BatchArrival& arrival : verdict.arrivals) arrival = read_arrival(reader);
   reader.finish();
   return verdict;
 }

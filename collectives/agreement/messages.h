@@ -8,6 +8,7 @@
 
 #include "agreement/failure_cause.h"
 #include "agreement/rank_status.h"
+#include "base/arrival.h"
 #include "base/error.h"
 #include "base/serialization.h"
 #include "base/types.h"
@@ -65,14 +66,19 @@ struct Item {
   std::uint64_t sequence = 0;
   int contributors = 0;                // number of ranks that voted; the others have joined
   std::optional<Agreement> agreement;  // absent: use the agreement stored in the cache slot
-  // For observers. Known on the coordinator's rank only, and never sent: the rank whose vote came last, and how long
-  // after the first vote.
-  int last = -1;
-  Clock::duration spread{};
+  // Known on the coordinator's rank only, and never sent: the member whose vote came last, and when.
+  Arrival arrival;
 };
 
 // One batch: the items of one collective, in this order.
 using ItemList = std::vector<Item>;
+
+// How the members arrived at a batch, for observers: as Arrival, but in times that any rank can use.
+struct BatchArrival {
+  int last = -1;  // rank within the group
+  std::chrono::microseconds spread{};
+  std::chrono::microseconds ago{};  // when the verdict was sent
+};
 
 struct Refusal {
   std::string name;  // empty: refuses all pending join() calls
@@ -84,6 +90,7 @@ struct Refusal {
 struct Verdict {
   std::uint64_t number = 0;
   std::vector<ItemList> batches;
+  std::vector<BatchArrival> arrivals;  // of the batches
   std::vector<Refusal> refusals;
   // A locked plan (locked_plan.h): batches of cache slots that repeat from now on without votes. It starts after each
   // slot has been agreed on once more.
@@ -101,6 +108,9 @@ struct Verdict {
            !job_status.empty() || failure.has_value();
   }
 };
+
+// How the members arrived at a batch that the coordinator has just decided on.
+BatchArrival arrival_of(const ItemList& batch, Clock::time_point now);
 
 Bytes encode(const Announcement& announcement);
 Bytes encode(const Verdict& verdict);

@@ -63,6 +63,10 @@ void check_verdict(const Verdict& verdict, int size) {
     if (batch.empty()) refuse("an empty batch");
     for (const Item& item : batch) check(item, size);
   }
+  if (verdict.arrivals.size() != verdict.batches.size()) refuse("arrivals that do not match its batches");
+  for (const BatchArrival& arrival : verdict.arrivals) {
+    if (arrival.last < -1 || arrival.last >= size) refuse("rank " + std::to_string(arrival.last));
+  }
   for (const std::vector<CacheSlot>& batch : verdict.plan) {
     if (batch.empty()) refuse("an empty batch in a plan");
   }

@@ -100,6 +100,7 @@ Settings Settings::from_environment() {
     settings.shared_memory = variable->value == "shm";
   }
   read_flag("LOCK_PLAN", settings.lock_plan);
+  read_flag("RECORDER", settings.recorder);
   if (const auto variable = look_up("HOSTNAME")) settings.host_name = variable->value;
   if (const auto variable = look_up("GPU_OPERATIONS")) {
     settings.gpu_operations = lower(variable->value);

@@ -23,6 +23,9 @@ struct Settings {
   // SIRTAKI_START_TIMEOUT: seconds in which all ranks must have arrived in init.
   double start_timeout_seconds = 120;
 
+  // SIRTAKI_RECORDER: 0 switches off the flight recorder of this rank.
+  bool recorder = true;
+
   // SIRTAKI_CPU_OPERATIONS: "shm" lets ranks of one host exchange data through shared memory, "mpi" never does.
   bool shared_memory = true;
 

@@ -30,6 +30,16 @@ using PendingPtr = std::unique_ptr<Pending>;
 
 class [[nodiscard]] Task {
  public:
+  // Is notified when the task, or a task that it awaits, waits for a Pending. A wait without a suspension is no wait.
+  class Watcher {
+   public:
+    virtual void on_suspended() = 0;
+    virtual void on_resumed() = 0;
+
+   protected:
+    ~Watcher() = default;
+  };
+
   struct promise_type;
   class TaskAwaiter;
   class PendingAwaiter;
@@ -43,6 +53,7 @@ class [[nodiscard]] Task {
     void await_resume() const {}
     virtual bool poll() = 0;
     virtual bool took_progress() = 0;
+    virtual bool awaits_task() const { return false; }
 
    protected:
     ~Awaiter() = default;
@@ -50,6 +61,7 @@ class [[nodiscard]] Task {
 
   struct promise_type {
     Awaiter* waiting_for = nullptr;
+    Watcher* watcher = nullptr;
     bool progress = false;
     std::exception_ptr error;
 
@@ -75,11 +87,17 @@ class [[nodiscard]] Task {
   // Runs as far as it can without waiting. True once finished; throws what the coroutine threw.
   bool advance();
 
+  // Call it before the first advance(). The watcher must live as long as the task.
+  void watch(Watcher* watcher) {
+    if (handle_) handle_.promise().watcher = watcher;
+  }
+
   // Has the task advanced since the last call, without being finished?
   bool took_progress() { return handle_ && std::exchange(handle_.promise().progress, false); }
 
  private:
   explicit Task(Handle handle) : handle_(handle) {}
+  void notify(void (Watcher::*event)()) const;
   Handle handle_;
 };
 
@@ -88,6 +106,7 @@ class Task::TaskAwaiter final : public Task::Awaiter {
   explicit TaskAwaiter(Task task) : task_(std::move(task)) {}
   bool poll() override { return task_.advance(); }
   bool took_progress() override { return task_.took_progress(); }
+  bool awaits_task() const override { return true; }
 
  private:
   Task task_;
@@ -104,7 +123,10 @@ class Task::PendingAwaiter final : public Task::Awaiter {
   PendingPtr pending_;
 };
 
-inline Task::TaskAwaiter Task::promise_type::await_transform(Task&& task) { return TaskAwaiter(std::move(task)); }
+inline Task::TaskAwaiter Task::promise_type::await_transform(Task&& task) {
+  task.watch(watcher);
+  return TaskAwaiter(std::move(task));
+}
 
 inline Task::PendingAwaiter Task::promise_type::await_transform(PendingPtr pending) {
   return PendingAwaiter(std::move(pending));

@@ -241,8 +241,7 @@ Verdict Coordinator::decide(bool planes_busy, std::int64_t fusion_threshold, boo
 Item Coordinator::make_item(Ready& ready, Verdict& verdict) {
   Item item;
   item.sequence = ready.sequence;
-  item.last = ready.entry.last;
-  item.spread = ready.entry.last_at - ready.entry.since;
+  item.arrival = {ready.entry.last, ready.entry.last_at - ready.entry.since, ready.entry.last_at};
   std::optional<CacheSlot> voted;
   bool by_one_slot = true;
   for (std::size_t rank = 0; rank < size(); ++rank) {

@@ -76,6 +76,7 @@ Engine::Engine(EngineOptions options, std::unique_ptr<Fabric> world)
   transport.set_patience(std::chrono::duration_cast<std::chrono::nanoseconds>(
       std::chrono::duration<double>(options_.settings.start_timeout_seconds)));
   topology_ = make_topology(transport.rank(), host_ids, std::move(host_names));
+  clock_ = compare_clocks(transport, topology_.host_numbers);
   lock_.set_backoff(Backoff(cores_are_free(topology_)));
   std::vector<int> all(host_ids.size());
   std::iota(all.begin(), all.end(), 0);
@@ -354,7 +355,7 @@ void Engine::make_group(int id, std::vector<int> ranks, std::unique_ptr<Fabric> 
 // Planned batches run on separate planes, since they have no fixed order relative to negotiated batches. The planes are
 // made with the group, when all ranks are at the same point of the program.
 PlanChannel Engine::make_plan_channel(Fabric& fabric, const std::vector<int>& hosts) {
-  PlanChannel channel;
+  PlanChannel channel{.fabric = nullptr, .planes = {}, .global_rank = topology_.rank, .clock_offset = clock_.offset};
   if (!options_.settings.lock_plan || options_.settings.cache_capacity == 0 || hosts.size() == 1) return channel;
   std::vector<int> all(hosts.size());
   std::iota(all.begin(), all.end(), 0);

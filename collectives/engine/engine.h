@@ -14,6 +14,7 @@
 
 #include "agreement/failure_cause.h"
 #include "base/topology.h"
+#include "engine/clock_difference.h"
 #include "engine/engine_lock.h"
 #include "engine/failure_state.h"
 #include "engine/groups.h"
@@ -87,6 +88,7 @@ class Engine final : private GroupOwner {
   // Counts the cost of waits from now on (Statistics::wait_cpu_ns).
   void time_waits() { statistics_.time_waits(); }
   const Statistics& statistics() const { return statistics_; }
+  const ClockDifference& clock_difference() const { return clock_; }
   // The name of the transport that carries control messages.
   const std::string& control() const { return control_; }
 
@@ -141,6 +143,7 @@ class Engine final : private GroupOwner {
   Statistics statistics_;
   std::string control_;
   Topology topology_;
+  ClockDifference clock_;
   std::shared_ptr<HostBells> bells_;  // null unless all ranks share a host
 
   // The mutexes of these parts are locked in this order: failure_, inquiry_, queue_. The engine lock comes first.

@@ -145,6 +145,10 @@ bool Group::coordinate() {
   if (!postponed_.empty() && !coordinator_->fails()) return false;
   Verdict verdict = coordinator_->decide(executor_.busy(), plan_.may_lock());
   if (!verdict.has_content()) return false;
+  if (!verdict.batches.empty()) {
+    const auto now = Clock::now();
+    for (const ItemList& batch : verdict.batches) verdict.arrivals.push_back(arrival_of(batch, now));
+  }
   if (transport().size() > 1) {
     const Bytes bytes = encode(verdict);
     for (int rank = 1; rank < transport().size(); ++rank) control_.send(rank, bytes);
@@ -163,7 +167,7 @@ bool Group::act_on(Verdict verdict) {
     return false;
   }
   announcement_.seen = verdict.number;
-  for (ItemList& items : verdict.batches) start(items);
+  for (std::size_t i = 0; i < verdict.batches.size(); ++i) start(verdict.batches[i], verdict.arrivals[i]);
   if (plans) lock_plan(verdict.plan);
   for (const CacheSlot slot : verdict.forgotten) cache_.forget(slot);
   for (const Refusal& refusal : verdict.refusals) refuse(refusal);
@@ -177,7 +181,7 @@ bool Group::act_on(Verdict verdict) {
   return true;
 }
 
-void Group::start(ItemList& items) {
+void Group::start(ItemList& items, const BatchArrival& arrival) {
   Batch batch;
   for (Item& item : items) batch.push_back(to_batch_item(item));
   const Verb verb = batch.front().agreement->request.verb;
@@ -185,7 +189,7 @@ void Group::start(ItemList& items) {
     owner_.on_process_set(*batch.front().agreement, std::move(batch.front().submission));
     return;
   }
-  executor_.add(std::move(batch));
+  executor_.add(std::move(batch), Arrival{global(arrival.last), arrival.spread, Clock::now() - arrival.ago});
 }
 
 BatchItem Group::to_batch_item(Item& item) {
@@ -208,10 +212,13 @@ BatchItem Group::to_batch_item(Item& item) {
   if (item.agreement && item.slot != kNoCacheSlot) {
     cache_.remember(item.slot, result.agreement, result.submission ? &result.submission->request : nullptr);
   }
-  const int last = item.last < 0 ? -1 : options_.ranks[static_cast<std::size_t>(item.last)];
-  observers_.announce(&Observer::on_agreed, AgreedEvent{options_.id, result.agreement->request, last, item.spread});
+  Arrival arrival = item.arrival;
+  arrival.last = global(arrival.last);
+  observers_.announce(&Observer::on_agreed, AgreedEvent{options_.id, result.agreement->request, arrival});
   return result;
 }
+
+int Group::global(int member) const { return member < 0 ? -1 : options_.ranks[static_cast<std::size_t>(member)]; }
 
 // Only after join() may a rank take part in a request that it has not made. Its own request must match the agreed one.
 void Group::check_own_part(const BatchItem& item) const {

@@ -107,7 +107,8 @@ class Group final : private PlanOwner {
   bool coordinate();
   void report_standing(Clock::time_point now);
   bool act_on(Verdict verdict);
-  void start(ItemList& items);
+  void start(ItemList& items, const BatchArrival& arrival);
+  int global(int member) const;
   BatchItem to_batch_item(Item& item);
   void check_own_part(const BatchItem& item) const;
   void lock_plan(const std::vector<std::vector<CacheSlot>>& batches);

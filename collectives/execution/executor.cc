@@ -77,12 +77,19 @@ BatchEvent Executor::next_event(const Batch& batch, bool planned) {
   return event;
 }
 
-void Executor::add(Batch batch, std::optional<PlanBarrier> barrier) {
+void Executor::add(Batch batch, const Arrival& arrival) {
+  Entry& entry = batches_.emplace_back(std::move(batch), BatchEvent(), std::nullopt);
+  entry.event = next_event(entry.batch, false);
+  entry.event.arrival = arrival;
+  observers_.announce(&Observer::on_all_arrived, entry.event);
+  observers_.announce(&Observer::on_fused, entry.event);
+}
+
+void Executor::add(Batch batch, const PlanBarrier& barrier) {
   Entry& entry = batches_.emplace_back(std::move(batch), BatchEvent(), barrier);
   if (entry.batch.empty()) return;
-  entry.event = next_event(entry.batch, barrier.has_value());
+  entry.event = next_event(entry.batch, true);
   observers_.announce(&Observer::on_fused, entry.event);
-  if (!entry.barrier) return;
   entry.barrier->observers = &observers_;
   entry.barrier->batch = &entry.event;
 }
@@ -99,6 +106,7 @@ bool Executor::progress() {
     results_.clear();
     results_.resize(batch.size());
     running_ = barrier ? run_behind_barrier(batch, *barrier) : run(batch);
+    running_->watch(this);
   }
   std::optional<Error> refused;
   try {
@@ -135,6 +143,11 @@ void Executor::finish_batch(const Error* refused) {
   for (std::size_t i = 0; i < batch.size(); ++i) {
     if (batch[i].submission) owner_.on_finished(group_, *batch[i].submission, std::move(results_[i]), refused);
   }
+}
+
+// At a barrier the ranks wait for each other, and not for data.
+void Executor::announce_wire(void (Observer::*station)(const BatchEvent&)) const {
+  if (!batches_.front().batch.empty() && !at_barrier()) observers_.announce(station, batches_.front().event);
 }
 
 void Executor::finish_transfer() {

@@ -38,14 +38,16 @@ class SubmissionOwner {
   ~SubmissionOwner() = default;
 };
 
-class Executor {
+class Executor final : private Task::Watcher {
  public:
   // `group`: number of the group. `rank` and `size`: in the group.
   Executor(int group, int rank, int size, DataPlanes planes, SubmissionOwner& owner, const Observers& observers);
 
-  // Queues a batch. A batch with a barrier has only allreduces of host tensors, and runs only if no rank departs at the
-  // barrier. A rank that departs adds an empty batch.
-  void add(Batch batch, std::optional<PlanBarrier> barrier = std::nullopt);
+  // Queues a batch that was voted for. `arrival`: when all ranks had voted, for observers.
+  void add(Batch batch, const Arrival& arrival);
+  // Queues a batch of a plan: host tensors only. It runs only if no rank departs at the barrier. A rank that departs
+  // adds an empty batch.
+  void add(Batch batch, const PlanBarrier& barrier);
   bool busy() const { return !batches_.empty(); }
   // The running batch waits at its barrier for other ranks.
   bool at_barrier() const;
@@ -90,6 +92,11 @@ class Executor {
   Task allgather(BatchItem& item);
   Task reducescatter(BatchItem& item);
   Task alltoall(BatchItem& item);
+
+  // For the running task.
+  void on_suspended() override { announce_wire(&Observer::on_wire_begun); }
+  void on_resumed() override { announce_wire(&Observer::on_wire_ended); }
+  void announce_wire(void (Observer::*station)(const BatchEvent&)) const;
 
   DataPlane& choose_plane(const PlaneQuery& query);
   static StreamPosition position_of(const Batch& batch, std::int64_t bytes);

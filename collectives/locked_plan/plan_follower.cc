@@ -9,6 +9,8 @@ PlanFollower::PlanFollower(int group, int rank, int size, PlanChannel channel, P
       size_(size),
       fabric_(std::move(channel.fabric)),
       has_planes_(!channel.planes.empty()),
+      global_rank_(channel.global_rank),
+      clock_offset_(channel.clock_offset),
       owner_(owner),
       submission_owner_(submission_owner),
       observers_(observers),
@@ -44,8 +46,9 @@ void PlanFollower::lock(const LockedPlan::Batches& batches) {
 bool PlanFollower::progress(bool awaited) {
   bool moved = std::exchange(moved_, false);
   if (plan_ && plan_->complete() && !busy()) {
-    const PlanBarrier barrier(false, plan_->position());
-    executor_.add(plan_->take(Clock::now()), barrier);
+    const auto now = Clock::now();
+    const PlanBarrier barrier(false, plan_->position(), {global_rank_, clock_offset_, now});
+    executor_.add(plan_->take(now), barrier);
     moved = true;
   } else if (must_depart(awaited)) {
     depart();

@@ -19,6 +19,9 @@ namespace sirtaki {
 struct PlanChannel {
   std::unique_ptr<Fabric> fabric;
   DataPlanes planes;
+  // For observers: this rank of the job, and how far its clock is ahead of rank 0's.
+  int global_rank = 0;
+  std::chrono::nanoseconds clock_offset{};
 };
 
 class PlanOwner {
@@ -80,6 +83,8 @@ class PlanFollower {
   int size_;
   std::unique_ptr<Fabric> fabric_;
   bool has_planes_;
+  int global_rank_;
+  std::chrono::nanoseconds clock_offset_;
   PlanOwner& owner_;
   SubmissionOwner& submission_owner_;
   const Observers& observers_;

@@ -18,6 +18,7 @@
 #include <mutex>
 #include <string_view>
 
+#include "base/arrival.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/types.h"
@@ -28,9 +29,7 @@ namespace sirtaki {
 struct AgreedEvent {
   int group = 0;
   const Request& request;
-  // Known on the coordinator's rank only: the global rank whose vote came last, and how long after the first vote.
-  int last = -1;
-  Clock::duration spread{};
+  Arrival arrival{};  // known on the coordinator's rank only
 };
 
 // One collective of a group. All ranks of the group give it the same number. Numbers count from 1, separately for
@@ -42,6 +41,7 @@ struct BatchEvent {
   Verb verb = Verb::kAllreduce;
   std::uint64_t tensors = 0;
   std::uint64_t bytes = 0;  // of this rank's inputs
+  Arrival arrival{};        // from on_all_arrived() on
 };
 
 enum class BatchOutcome : std::uint8_t {
@@ -70,8 +70,12 @@ class Observer {
   virtual void on_fused(const BatchEvent& /*batch*/) {}
   // Engine: a batch begins. A planned batch enters the barrier.
   virtual void on_started(const BatchEvent& /*batch*/) {}
-  // Engine: planned batches only. All ranks have entered the barrier, and none departs.
+  // Engine: all ranks have voted for all requests of a batch, which is not queued yet. Or all ranks have entered the
+  // barrier of a planned batch, and none departs.
   virtual void on_all_arrived(const BatchEvent& /*batch*/) {}
+  // Engine: a batch whose ranks have all arrived begins to wait for data of other ranks, and ends that wait.
+  virtual void on_wire_begun(const BatchEvent& /*batch*/) {}
+  virtual void on_wire_ended(const BatchEvent& /*batch*/) {}
   // Engine: a data plane has carried the batch, or those of its tensors that have one dtype and device.
   virtual void on_transferred(const BatchEvent& /*batch*/, std::string_view /*plane*/) {}
   // Engine: a batch is over. Comes before the works of the batch are done. Not announced if the job fails meanwhile.

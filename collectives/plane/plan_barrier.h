@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -9,13 +10,21 @@
 
 namespace sirtaki {
 
+// This rank of the job, how far its clock is ahead of rank 0's, and when it arrived by its own clock. For observers.
+struct BarrierMember {
+  int rank = 0;
+  std::chrono::nanoseconds clock_offset{};
+  Clock::time_point arrived{};
+};
+
 struct PlanBarrier {
-  // The last two show whether all ranks are at the same batch. They are, unless the protocol is broken.
-  enum Word : std::size_t { kDeparts, kPosition, kPositionBackward, kWords };
+  // The two positions show whether all ranks are at the same batch. They are, unless the protocol is broken. The last
+  // two are for observers: when the last rank arrived, with its number, and when the first did.
+  enum Word : std::size_t { kDeparts, kPosition, kPositionBackward, kLast, kFirst, kWords };
   using Words = std::array<std::uint64_t, kWords>;
 
   // `departs`: this rank leaves the plan. `position`: batches of the plan that this rank has begun.
-  PlanBarrier(bool departs, std::uint64_t position) : words{departs ? std::uint64_t{1} : 0, position, ~position} {}
+  PlanBarrier(bool departs, std::uint64_t position, const BarrierMember& member = {});
 
   // Combines the words with those of another rank.
   void merge(const Words& theirs);
@@ -28,7 +37,11 @@ struct PlanBarrier {
   bool over = false;
   // To announce that all ranks have arrived; optional.
   const Observers* observers = nullptr;
-  const BatchEvent* batch = nullptr;
+  BatchEvent* batch = nullptr;
+  std::chrono::nanoseconds clock_offset;
+
+ private:
+  Arrival arrival() const;
 };
 
 }  // namespace sirtaki

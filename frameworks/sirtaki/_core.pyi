@@ -279,6 +279,35 @@ def statistics() -> dict[str, int]:
 def end_step() -> None:
     """Notifies observers that the program has waited for all gradients of a training step."""
 
+RECORD_KINDS: tuple[str, ...]  # names of the kinds of records, by number
+
+def records(since: int = 0) -> tuple[bytes, int, int]:
+    """What the flight recorder holds since a cursor, ordered by time: records of 32 bytes (sirtaki.timing.records),
+    the next cursor, and how many records were overwritten before this call. 0: from the oldest one on. Any thread;
+    also after shutdown(). Empty before init(), and with SIRTAKI_RECORDER=0.
+    """
+
+def step_times() -> dict[str, Any] | None:
+    """The times of this rank's steps, in nanoseconds; None with SIRTAKI_RECORDER=0 and before init().
+
+    steps: how many were counted. total, latest, open: of all of them, of the last one, and since its end. Each has the
+    keys length; late, agreement, queue, copy, wire, host (the parts of the wait); exchange, hidden (the time in which
+    data moved, and the part of it in which the program did not wait); delay (the thread was ready and had no core).
+    last: by rank, the steps in which it came last, and the sum of its lateness. lost: records that were overwritten
+    before they were counted.
+    """
+
+def record_names(on: bool) -> None:
+    """Collects the names of tensors that are submitted from now on; False stops that and forgets them."""
+
+def recorded_names() -> dict[int, str]:
+    """The names that were collected, by the number that records have for them."""
+
+def clock_offset_ns() -> tuple[int, int]:
+    """This host's CLOCK_MONOTONIC minus that of rank 0's host, and the greatest error of that; in nanoseconds. Exactly
+    0 on rank 0's host. ValueError before init.
+    """
+
 def time_waits() -> None:
     """Starts to measure waits. Each wait is then a little slower."""
 

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import platform
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,8 @@ from sirtaki.job import arrival, children, ending, stacks, starter_socket, super
 from sirtaki.libraries import gpu_libraries, mpi_library, mpi_settings
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, bind_existing, bind_global, register_at_init, unbind_all
+from sirtaki.timing import energy, summary
+from sirtaki.timing.text import summary_line
 from sirtaki.version import __version__
 
 # What every adapter exports.
@@ -107,6 +110,7 @@ def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
     gradient_kinds.begin_job()
     _warn_of_timeline()
     bind_global(dynamic)
+    energy.start()
     ending.install(shutdown)
     stacks.start()
 
@@ -218,11 +222,24 @@ def shutdown() -> None:
     """
     if not is_initialized():
         return
-    ending.note_end(core.shutdown())
+    own_rank = core.rank()
+    cause = core.shutdown()
+    ending.note_end(cause)
     stacks.stop()
+    if cause is None:
+        _send_closing_report(own_rank)
     supervisor_link.leave()
     arrival.leave()
     unbind_all()
+
+
+def _send_closing_report(own_rank: int) -> None:
+    """Where the time went: the launcher prints it for the whole job; without a launcher rank 0 prints its own."""
+    report = summary.closing_report()
+    if report is None or supervisor_link.send_times(report) or own_rank != 0:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        print(f"sirtaki: on rank 0: {summary_line.line([report])}", file=sys.stderr, flush=True)
 
 
 def is_initialized() -> bool:

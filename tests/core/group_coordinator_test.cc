@@ -40,11 +40,15 @@ TEST_CASE("An agreed request names the last voter and its lateness") {
   job.coordinator.receive(1, vote_for("x"), job.now);
   CHECK_MESSAGE(job.coordinator.has_to_watch(), "x waits for rank 0");
   job.coordinator.receive(0, vote_for("x"), job.now + kSecond);
-  const Verdict verdict = job.coordinator.decide(false, false);
+  Verdict verdict = job.coordinator.decide(false, false);
   CHECK_MESSAGE(verdict.batches.size() == std::size_t{1}, "batches");
-  CHECK_MESSAGE(verdict.batches[0][0].last == 0, "the rank that voted last");
-  CHECK_MESSAGE(verdict.batches[0][0].spread == kSecond, "a second after the first vote");
-  CHECK_MESSAGE(decode_verdict(encode(verdict)).batches[0][0].last == -1, "other ranks are not sent that");
+  CHECK_MESSAGE(verdict.batches[0][0].arrival.last == 0, "the member that voted last");
+  CHECK_MESSAGE(verdict.batches[0][0].arrival.spread == kSecond, "a second after the first vote");
+  verdict.arrivals = {arrival_of(verdict.batches[0], job.now + 3 * kSecond)};
+  const BatchArrival sent = decode_verdict(encode(verdict)).arrivals.at(0);
+  CHECK_MESSAGE(sent.last == 0, "the last member, as the other ranks get it");
+  CHECK_MESSAGE(sent.spread == kSecond, "its lateness");
+  CHECK_MESSAGE(sent.ago == 2 * kSecond, "the time since its vote");
   CHECK_MESSAGE(!job.coordinator.has_to_watch(), "nothing waits");
 }
 

@@ -35,12 +35,16 @@ class Log final : public Observer {
     add(by_slot ? "voted by slot" : "voted", request.title(), group);
   }
   void on_agreed(const AgreedEvent& agreed) override {
-    const bool known = agreed.last >= 0 && agreed.spread >= Clock::duration::zero();
-    add("agreed", agreed.request.title() + (known ? ", last rank " + std::to_string(agreed.last) : ""), agreed.group);
+    add("agreed", agreed.request.title() + last_rank(agreed.arrival), agreed.group);
   }
   void on_fused(const BatchEvent& batch) override { add("fused", batch); }
   void on_started(const BatchEvent& batch) override { add("started", batch); }
-  void on_all_arrived(const BatchEvent& batch) override { add("all arrived", batch); }
+  void on_all_arrived(const BatchEvent& batch) override {
+    // Of a plan, any rank may be last.
+    add("all arrived" + (batch.planned && batch.arrival.last >= 0 ? "" : last_rank(batch.arrival)), batch);
+  }
+  void on_wire_begun(const BatchEvent& batch) override { add("wire begun", batch); }
+  void on_wire_ended(const BatchEvent& batch) override { add("wire ended", batch); }
   void on_transferred(const BatchEvent& batch, std::string_view plane) override {
     add("transferred by " + std::string(plane), batch);
   }
@@ -55,6 +59,11 @@ class Log final : public Observer {
   void on_plan_left(int) override { add("plan left"); }
 
  private:
+  static std::string last_rank(const Arrival& arrival) {
+    const bool known = arrival.last >= 0 && arrival.spread >= Clock::duration::zero() && arrival.at <= Clock::now();
+    return known ? ", last rank " + std::to_string(arrival.last) : "";
+  }
+
   void add(const std::string& event, const std::string& title = "", int group = 0) {
     const std::lock_guard lock(mutex_);
     lines_.push_back(event + (title.empty() ? "" : " " + title) + (group == 0 ? "" : " in " + std::to_string(group)));
@@ -76,15 +85,27 @@ std::string joined(const Lines& lines) {
   return text;
 }
 
-// Waits interleave with the engine's announcements as the threads run, so they are looked at by themselves.
+// Waits interleave with the engine's announcements as the threads run, so they are looked at by themselves. So are
+// waits for data, which need not occur.
 Lines without_waits(Lines lines) {
-  std::erase_if(lines, [](const std::string& line) { return line.starts_with("wait "); });
+  std::erase_if(lines, [](const std::string& line) { return line.starts_with("wait ") || line.starts_with("wire "); });
   return lines;
 }
 
+void check_wire(const Lines& lines) {
+  std::size_t begun = 0;
+  for (const std::string& line : lines) {
+    if (line.starts_with("wire begun")) ++begun;
+    if (line.starts_with("wire ended")) CHECK_MESSAGE(begun-- == std::size_t{1}, "each wait for data ends once");
+  }
+  CHECK_MESSAGE(begun == std::size_t{0}, "and does end");
+}
+
 void check_voted(const Lines& lines, int rank) {
+  check_wire(lines);
   CHECK_MESSAGE(joined(without_waits(lines)) ==
                     joined({"submitted x", "voted x", rank == 0 ? "agreed x, last rank 1" : "agreed x",
+                            "all arrived, last rank 1 1: allreduce of 1 tensors, 16 bytes",
                             "fused 1: allreduce of 1 tensors, 16 bytes", "started 1: allreduce of 1 tensors, 16 bytes",
                             "transferred by point-to-point 1: allreduce of 1 tensors, 16 bytes",
                             "finished 1: allreduce of 1 tensors, 16 bytes", "completed x"}),

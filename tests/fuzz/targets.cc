@@ -67,6 +67,7 @@ std::vector<Bytes> verdicts() {
     if (verb == Verb::kAllgather) agreement.sizes = {6, 5, 4};
     if (verb == Verb::kAlltoall) agreement.sizes = {1, 2, 3, 1, 2, 3, 1, 2, 3};
     runs.batches.push_back({{.slot = slot++, .sequence = 0, .contributors = kRanks, .agreement = agreement}});
+    runs.arrivals.push_back({.last = 1, .spread = std::chrono::milliseconds(5), .ago = std::chrono::microseconds(3)});
   }
   runs.refusals = {{"refused", 0, "why"}};
   Verdict plans;

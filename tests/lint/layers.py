@@ -19,6 +19,7 @@ STATIONS = ("queue", "agreement", "fusion", "coordinator", "execution", "locked_
 CPP = {  # rooms in collectives/, the lowest first
     "base": (),
     "observer": ("base",),
+    "recorder": ("base", "observer"),
     "loader": ("base",),
     "math": ("base",),
     "device": ("base", "loader", "math"),
@@ -51,12 +52,19 @@ TENSORFLOW = tuple(
 PYTHON = {  # packages in frameworks/, and modules that stand below their package; the lowest first
     "sirtaki/host": (),
     "sirtaki/starters": ("sirtaki/host",),
-    "sirtaki": ("sirtaki/host", "sirtaki/starters"),  # with checks, job and libraries
+    "sirtaki/timing/text": (),
+    "sirtaki": ("sirtaki/host", "sirtaki/starters", "sirtaki/timing/text"),  # with checks, job, libraries and timing
     "sirtaki/launch/protocol": ("sirtaki/host", "sirtaki/starters"),
     "sirtaki/launch/command_line": ("sirtaki/starters", "sirtaki/launch/protocol"),
     "sirtaki/launch/remote": ("sirtaki/host", "sirtaki/starters", "sirtaki/launch/protocol"),
     "sirtaki/launch/worker": ("sirtaki/host", "sirtaki/starters", "sirtaki/launch/protocol"),
-    "sirtaki/launch/job": ("sirtaki/host", "sirtaki/starters", "sirtaki/launch/protocol", "sirtaki/launch/remote"),
+    "sirtaki/launch/job": (
+        "sirtaki/host",
+        "sirtaki/starters",
+        "sirtaki/timing/text",
+        "sirtaki/launch/protocol",
+        "sirtaki/launch/remote",
+    ),
     "sirtaki/launch": ("sirtaki/host", "sirtaki/starters", "sirtaki", *LAUNCH),
     "sirtaki/torch/compression": ("sirtaki",),
     "sirtaki/torch/ops": ("sirtaki",),
@@ -86,6 +94,8 @@ ENVIRONMENT = {
     "frameworks/sirtaki/libraries/mpi_library.py",
     "frameworks/sirtaki/checks/parameter_check.py",
     "frameworks/sirtaki/runtime.py",
+    "frameworks/sirtaki/timing/failure_records.py",
+    "frameworks/sirtaki/timing/summary.py",
     "frameworks/sirtaki/libraries/mpi_settings.py",
     "frameworks/sirtaki/job/starter_socket.py",
     "frameworks/sirtaki/starters/__init__.py",

@@ -8,6 +8,7 @@ from ranks import ranks
 
 import sirtaki.keras as hvd
 from sirtaki.exchange import allgather_object
+from sirtaki.native import core
 
 CASES = {
     "plain": {},
@@ -36,7 +37,9 @@ def test_fit_on_three_ranks() -> None:
 
 def check_fit(case: str) -> None:
     make = lambda: training.sgd(**CASES[case])  # noqa: E731
+    counted = core.step_times()["steps"]
     training.check_equal(training.trained(hvd.DistributedOptimizer(make())), training.serial(make))
+    assert core.step_times()["steps"] > counted  # each step is announced
 
 
 @ranks(2)

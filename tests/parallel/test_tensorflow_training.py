@@ -10,6 +10,8 @@ from ranks import ranks
 from tensorflow_references import MODES, in_mode
 
 import sirtaki.tensorflow as hvd
+from sirtaki.native import core
+from sirtaki.timing.text.summary_line import CAUSES
 
 BATCH = 12  # divisible by 2 and 3
 
@@ -82,9 +84,13 @@ def test_tape_equals_serial(rank_count, mode, options):
             variable.assign_sub(rate * grad)
 
     step = in_mode(mode, step)
+    counted = core.step_times()["steps"]
     for number in range(5):
         step(*own_part(batch(number)))
     check_equal(network, serial(5))
+    times = core.step_times()
+    assert times["steps"] - counted in (4, 5)  # the first step of a job is not counted
+    assert 0 < sum(times["latest"][cause] for cause in CAUSES) < times["latest"]["length"]
 
 
 @ranks(4)

@@ -23,6 +23,7 @@ from sirtaki.checks.call_site import call_site, site_in
 from sirtaki.exceptions import SirtakiInternalError
 from sirtaki.job import children, supervisor_link
 from sirtaki.native import core
+from sirtaki.timing import failure_records
 
 _FAILED = 1
 _INTERRUPTED = 130
@@ -82,6 +83,7 @@ class _Ending:
         self._exit_code = _INTERRUPTED if isinstance(error, KeyboardInterrupt) else _FAILED
         where = site_in(error.__traceback__)
         cause = core.fail(_kind_of(error), _text_of(error), where)
+        failure_records.keep(cause)
         with contextlib.suppress(Exception):
             sys.stdout.flush()
         if cause["witness"] != core.rank() and (supervisor_link.is_there() or not _speaks_for_witness(cause)):
@@ -168,6 +170,7 @@ def _print_caught_failure() -> None:
     cause = core.cause() if core.is_initialized() else None
     if cause is None:
         return
+    failure_records.keep(cause)
     with contextlib.suppress(Exception):
         sys.stdout.flush()
     supervisor_link.report(cause, "", _FAILED)

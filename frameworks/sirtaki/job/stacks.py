@@ -14,6 +14,7 @@ from types import FrameType
 
 from sirtaki.checks.call_site import is_internal
 from sirtaki.native import core
+from sirtaki.timing import summary
 
 _FRAMES = 15  # at most, for each thread
 _INNERMOST = 2  # always shown, even if they are a framework's
@@ -61,7 +62,12 @@ def _unused_signal() -> int:
 
 def _serve() -> None:
     while core.question():
-        core.answer(format_stacks())
+        core.answer(_steps() + format_stacks())
+
+
+def _steps() -> str:
+    line = summary.own_line()
+    return f"{line}\n" if line else ""
 
 
 _server: threading.Thread | None = None

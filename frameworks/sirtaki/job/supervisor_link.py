@@ -125,6 +125,14 @@ def _packed(message: dict[str, Any]) -> bytes:
     return data
 
 
+def send_times(report: Mapping[str, Any]) -> bool:
+    """Sends where the time of this rank's steps went. False without a launcher."""
+    if not is_there():
+        return False
+    _send(b"T" + json.dumps(report).encode())
+    return True
+
+
 def leave() -> None:
     """Reports that this process has left the job normally."""
     global _line

@@ -28,6 +28,7 @@ from sirtaki.object_collectives import allgather_object, barrier, broadcast_obje
 from sirtaki.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from sirtaki.reduce_ops import Adasum, Average, Sum
 from sirtaki.runtime import *  # noqa: F403
+from sirtaki.timing.summary import step_report
 
 Compression = _load().Compression
 call_site.add_internal_folder(_keras.__path__[0])
@@ -59,5 +60,6 @@ __all__ = [
     "load_model",
     "reducescatter",
     "remove_process_set",
+    "step_report",
 ]
 __all__ += runtime.__all__

@@ -39,6 +39,7 @@ from sirtaki.tensorflow.optimizer import DistributedOptimizer
 from sirtaki.tensorflow.parameter_check import check_parameters
 from sirtaki.tensorflow.session_hook import BroadcastGlobalVariablesHook
 from sirtaki.tensorflow.tape import DistributedGradientTape, PartialDistributedGradientTape
+from sirtaki.timing.summary import step_report
 
 call_site.add_internal_folder(os.path.dirname(tf.__file__))
 for _name in ("keras", "tf_keras"):  # only looked up: an import takes seconds
@@ -92,6 +93,7 @@ __all__ = [
     "reducescatter",
     "remove_process_set",
     "size_op",
+    "step_report",
 ]
 __all__ += runtime.__all__
 

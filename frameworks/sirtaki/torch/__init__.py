@@ -14,6 +14,7 @@ from sirtaki.object_collectives import allgather_object, barrier, broadcast_obje
 from sirtaki.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from sirtaki.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 from sirtaki.runtime import *  # noqa: F403
+from sirtaki.timing.summary import step_report
 from sirtaki.torch import elastic
 from sirtaki.torch.captured import capture
 from sirtaki.torch.collectives.allgather import (
@@ -101,6 +102,7 @@ __all__ = [
     "reducescatter_async",
     "remove_process_set",
     "sparse_allreduce_async",
+    "step_report",
     "synchronize",
 ]
 __all__ += runtime.__all__

@@ -20,6 +20,7 @@ from sirtaki.tensorflow.collectives.broadcast import broadcast as _broadcast
 from sirtaki.tensorflow.collectives.reducescatter import reducescatter as _reducescatter
 from sirtaki.tensorflow.compression import Compression as Compression
 from sirtaki.tensorflow.functions import broadcast_variables
+from sirtaki.tensorflow.gradients import step_end
 from sirtaki.tensorflow.ops.labels import in_xla
 from sirtaki.tensorflow.ops.rank_and_size import size_op
 from sirtaki.tensorflow.parameter_check import after_step as after_step
@@ -98,7 +99,8 @@ def reduce(units: Sequence[Unit], options: Options) -> list[list[Any]]:
                 name=name,
             )
         )
-    return results
+    ended = iter(step_end.announce([gradient for unit in results for gradient in unit]))
+    return [[next(ended) for _ in unit] for unit in results]
 
 
 def _wide_indices(gradient: Any) -> Any:

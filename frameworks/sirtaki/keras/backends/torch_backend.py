@@ -13,6 +13,7 @@ import sirtaki.torch as adapter
 from sirtaki.checks.parameter_check import ParameterCheck
 from sirtaki.keras.agreement import DENSE, NONE
 from sirtaki.keras.options import Options
+from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, require_id
 from sirtaki.reduce_ops import Max
 from sirtaki.torch.compression import Compression as Compression
@@ -73,10 +74,12 @@ def reduce(units: Sequence[Unit], options: Options) -> list[list[torch.Tensor]]:
             tensors = [tensor for tensor, _, _ in pairs]
             outputs = [output for _, output, _ in pairs]
             started.append((verbs.start_allreduce(tensors, name, how, outputs=outputs), [ctx for _, _, ctx in pairs]))
-        return [
+        reduced = [
             [options.compression.decompress(result, ctx) for result, ctx in zip(results, contexts, strict=True)]
             for results, (_, contexts) in zip(_all_results([handle for handle, _ in started]), started, strict=True)
         ]
+    core.end_step()
+    return reduced
 
 
 def _all_results(handles: Sequence[int]) -> list[Any]:

@@ -24,6 +24,7 @@ from sirtaki.launch.job.status import Status
 from sirtaki.launch.job.workers import Worker, Workers
 from sirtaki.launch.remote.remote_hosts import Arrivals
 from sirtaki.starters import Starter
+from sirtaki.timing.text import summary_line
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TOO_MUCH_WAITING = 1 << 20  # bytes not yet read from our output; beyond that the ranks wait
@@ -89,10 +90,12 @@ class Job:
             on_over=lambda worker, well: self._starting.on_over(worker.rank, well),
             on_cause=self._on_cause,
             on_status=lambda worker, text: self.status.on_answer(worker, text),
+            on_times=self._on_times,
             on_unhandled=self._on_unhandled,
         )
         self.status = Status(self._selector, self._workers, title, ranks)
         self._arrivals = arrivals
+        self._times: dict[int, dict[str, Any]] = {}  # by rank: where the time of its steps went
         self._failure: Failure | None = None
         self._signal = 0  # the signal that asked this process to end
         self._end_signal = 0  # the signal that the workers got
@@ -304,6 +307,9 @@ class Job:
             self._failure.add(cause)
         self._fail(cause)
 
+    def _on_times(self, worker: Worker, report: dict[str, Any]) -> None:
+        self._times[worker.rank] = report
+
     def _on_late_init(self) -> None:
         """Names the first missing rank as the cause; a stopped rank before others."""
         asked, text = self._starting.ask()
@@ -423,6 +429,8 @@ class Job:
                 f"{self._starter.called} ended with exit code 0, but {started}: do --mpi-args give another number?"
             )
             return _FAILED
+        elif self._times:
+            self._screen.note(summary_line.line([report for _, report in sorted(self._times.items())]))
         return code
 
     def _show_words(self) -> None:

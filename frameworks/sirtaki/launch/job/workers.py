@@ -39,8 +39,8 @@ class Workers:
     listeners: sockets that workers connect to; workers that connect by TCP must have the token. The callbacks:
     on_output(rank, OUT or ERR, bytes), on_arrival(worker), on_exit(worker, message), on_loss(worker), on_host(message),
     on_joined(worker, limit), on_over(worker, well), on_cause(worker, message), on_status(worker, text),
-    on_unhandled(worker, signal). on_host returns whether to keep the connection. lost_after: seconds of silence until a
-    connection counts as lost.
+    on_times(worker, report), on_unhandled(worker, signal). on_host returns whether to keep the connection. lost_after:
+    seconds of silence until a connection counts as lost.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class Workers:
         on_over: Callable[[Worker, bool], None] = lambda worker, well: None,
         on_cause: Callable[[Worker, dict[str, Any]], None] = lambda worker, message: None,
         on_status: Callable[[Worker, str], None] = lambda worker, text: None,
+        on_times: Callable[[Worker, dict[str, Any]], None] = lambda worker, report: None,
         on_unhandled: Callable[[Worker, int], None] = lambda worker, number: None,
         on_host: Callable[[dict[str, Any]], bool] = lambda message: False,
         ranks: int = 1,
@@ -76,6 +77,7 @@ class Workers:
         self._on_over = on_over
         self._on_cause = on_cause
         self._on_status = on_status
+        self._on_times = on_times
         self._on_unhandled = on_unhandled
         self._connected: dict[socket.socket, Worker] = {}
         for listener in listeners:
@@ -217,6 +219,8 @@ class Workers:
             self._on_over(worker, bool(json.loads(payload)["well"]))
         elif kind == channel.STATUS:
             self._on_status(worker, payload.decode(errors="replace"))
+        elif kind == channel.TIMES:
+            self._on_times(worker, json.loads(payload))
         elif kind == channel.UNHANDLED:
             self._on_unhandled(worker, payload[0])
         elif kind == channel.CAUSE:

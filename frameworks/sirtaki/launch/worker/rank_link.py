@@ -15,8 +15,9 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-# From the rank: it calls init; init has succeeded; init has failed; it has left; failure cause; its status.
-JOINS, UP, FAILED, LEAVES, CAUSE, STATUS = b"J", b"U", b"N", b"L", b"C", b"P"
+# From the rank: it calls init; init has succeeded; init has failed; it has left; failure cause; its status; where the
+# time of its steps went.
+JOINS, UP, FAILED, LEAVES, CAUSE, STATUS, TIMES = b"J", b"U", b"N", b"L", b"C", b"P", b"T"
 # To the rank: the job ends; a request for its status.
 FAIL, ASK = b"F", b"A"
 # To the rank: raise this signal if the program handles it. From the rank: the program does not.

@@ -266,6 +266,8 @@ class Supervisor:
         elif kind == rank_link.STATUS:
             self._answer_by = _NEVER
             self._launcher.send(channel.STATUS, content)
+        elif kind == rank_link.TIMES:
+            self._launcher.send(channel.TIMES, content)
         elif kind == rank_link.LEAVES:
             self._left = True
         elif kind in (rank_link.UP, rank_link.FAILED):

@@ -16,6 +16,7 @@ from sirtaki.reduce_ops import Average
 from sirtaki.tensorflow.collectives.allreduce import reduce_dense
 from sirtaki.tensorflow.collectives.sparse import reduce_slices
 from sirtaki.tensorflow.compression import Compression, Compressor
+from sirtaki.tensorflow.gradients import step_end
 from sirtaki.tensorflow.gradients.gradient_kinds import alike
 from sirtaki.tensorflow.ops import verbs
 from sirtaki.tensorflow.ops.tensors import identity
@@ -85,7 +86,7 @@ class GradientReducer:
         if self.scale_local_gradients:
             for i in set(range(len(results))) - set(shared):
                 results[i] = self._scaled(results[i])
-        return results
+        return step_end.announce(results)
 
     def _scaled(self, grad: Any) -> Any:
         if grad is None:

@@ -19,7 +19,7 @@ from sirtaki.tensorflow.ops.labels import label, refuse_xla
 from sirtaki.tensorflow.ops.library import ops
 from sirtaki.tensorflow.ops.program_order import free_of_order, in_place
 
-_QUERIES = ("rank", "size", "local_rank", "local_size", "included", "rank_in_set")
+_QUERIES = ("rank", "size", "local_rank", "local_size", "included", "rank_in_set", "end_step")
 
 
 class Reduction(NamedTuple):

@@ -1,0 +1,249 @@
+#include "recorder/flight_recorder.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "recorder/run_delay.h"
+
+namespace sirtaki {
+namespace {
+
+using Writers = RecordRing::Writers;
+
+constexpr std::size_t kEngineRecords = std::size_t{1} << 16;
+constexpr std::size_t kThreadRecords = std::size_t{1} << 13;
+constexpr std::size_t kSharedRecords = std::size_t{1} << 14;
+constexpr std::size_t kEngineRing = 0;
+constexpr std::size_t kSharedRing = FlightRecorder::kRings - 1;
+
+std::atomic<std::uint64_t> recorders{0};
+
+// The run delay of one thread. A reading costs about a microsecond, so few waits are measured.
+class OwnDelay {
+ public:
+  void begin_wait() {
+    at_begin_ = -1;
+    const auto now = coarse_now();
+    if (now - measured_ < kPause) return;
+    measured_ = now;
+    at_begin_ = run_delay();
+  }
+
+  std::uint64_t end_wait() { return at_begin_ < 0 ? 0 : since(std::exchange(at_begin_, -1)); }
+
+  std::uint64_t end_step() {
+    const std::int64_t before = std::exchange(at_step_, run_delay());
+    return before < 0 ? 0 : static_cast<std::uint64_t>(std::max<std::int64_t>(0, at_step_ - before));
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds kPause{2};
+
+  static std::uint64_t since(std::int64_t before) {
+    return static_cast<std::uint64_t>(std::max<std::int64_t>(0, run_delay() - before));
+  }
+
+  Clock::time_point measured_;  // when the last measured wait began
+  std::int64_t at_begin_ = -1;
+  std::int64_t at_step_ = -1;
+};
+
+thread_local OwnDelay own_delay;
+
+void describe(const Request& request, Record& record) {
+  for (const TensorSpec& tensor : request.tensors) {
+    record.bytes += static_cast<std::uint64_t>(element_count(tensor.shape)) * size_of(tensor.dtype);
+  }
+  record.verb = static_cast<std::uint8_t>(request.verb);
+  record.name = hash_of(request.name);
+}
+
+}  // namespace
+
+// Eight letters at a time.
+std::uint32_t hash_of(std::string_view name) {
+  constexpr std::uint64_t kFactor = 0x9E3779B97F4A7C15;
+  std::uint64_t hash = name.size() * kFactor;
+  while (!name.empty()) {
+    std::uint64_t word = 0;
+    const std::size_t length = std::min(name.size(), sizeof(word));
+    std::memcpy(&word, name.data(), length);
+    hash = (hash ^ word) * kFactor;
+    hash ^= hash >> 32;
+    name.remove_prefix(length);
+  }
+  const auto result = static_cast<std::uint32_t>(hash);
+  return result == 0 ? 1 : result;
+}
+
+FlightRecorder::FlightRecorder()
+    : id_(recorders.fetch_add(1) + 1),
+      rings_{RecordRing(kEngineRecords, Writers::kOne), RecordRing(kThreadRecords, Writers::kOne),
+             RecordRing(kThreadRecords, Writers::kOne), RecordRing(kThreadRecords, Writers::kOne),
+             RecordRing(kThreadRecords, Writers::kOne), RecordRing(kSharedRecords, Writers::kSeveral)} {}
+
+std::size_t FlightRecorder::bytes() const {
+  std::size_t total = 0;
+  for (const RecordRing& ring : rings_) total += ring.bytes();
+  return total;
+}
+
+FlightRecorder::Reading FlightRecorder::read(const Cursor& since) const {
+  Reading reading;
+  for (std::size_t i = 0; i < kRings; ++i) {
+    reading.next[i] = rings_[i].read(since[i], reading.records, reading.lost);
+  }
+  const TickClock::Conversion time_of = clock_.conversion();
+  for (Record& record : reading.records) record.time = time_of(static_cast<std::uint64_t>(record.time));
+  std::ranges::stable_sort(reading.records, {}, &Record::time);
+  return reading;
+}
+
+void FlightRecorder::collect_names(bool on) {
+  const std::lock_guard lock(names_mutex_);
+  names_.clear();
+  collects_names_.store(on, std::memory_order_relaxed);
+}
+
+std::map<std::uint32_t, std::string> FlightRecorder::names() const {
+  const std::lock_guard lock(names_mutex_);
+  return names_;
+}
+
+// A ring stays with its thread also after the thread's end, so that its records can be read.
+std::size_t FlightRecorder::claim_ring() {
+  const std::size_t ring = kEngineRing + 1 + claimed_.fetch_add(1, std::memory_order_relaxed);
+  return std::min(ring, kSharedRing);
+}
+
+RecordRing& FlightRecorder::ring_of_this_thread() {
+  thread_local std::uint64_t recorder = 0;
+  thread_local std::size_t ring = 0;
+  if (recorder != id_) {
+    ring = claim_ring();
+    recorder = id_;
+  }
+  return rings_[ring];
+}
+
+Record FlightRecorder::now(RecordKind kind) const {
+  Record record;
+  record.time = static_cast<std::int64_t>(clock_.read());
+  record.kind = static_cast<std::uint8_t>(kind);
+  return record;
+}
+
+Record FlightRecorder::engine_record(RecordKind kind, int group, When when) {
+  if (when == When::kNow) engine_time_ = static_cast<std::int64_t>(clock_.read());
+  Record record;
+  record.time = engine_time_;
+  record.kind = static_cast<std::uint8_t>(kind);
+  record.group = static_cast<std::uint16_t>(group);
+  return record;
+}
+
+Record FlightRecorder::batch_record(RecordKind kind, const BatchEvent& batch, When when) {
+  Record record = engine_record(kind, batch.group, when);
+  if (batch.planned) record.group |= kPlannedBit;
+  record.bytes = batch.bytes;
+  record.number = static_cast<std::uint32_t>(batch.number);
+  record.verb = static_cast<std::uint8_t>(batch.verb);
+  return record;
+}
+
+void FlightRecorder::on_submitted(int group, const Request& request) {
+  Record record = now(RecordKind::kSubmitted);
+  record.group = static_cast<std::uint16_t>(group);
+  describe(request, record);
+  ring_of_this_thread().write(record);
+  if (!collects_names_.load(std::memory_order_relaxed)) return;
+  const std::lock_guard lock(names_mutex_);
+  names_.try_emplace(record.name, request.name);
+}
+
+void FlightRecorder::on_wait_begun() {
+  ring_of_this_thread().write(now(RecordKind::kWaitBegin));
+  own_delay.begin_wait();
+}
+
+void FlightRecorder::on_wait_ended() {
+  Record record = now(RecordKind::kWaitEnd);
+  record.bytes = own_delay.end_wait();
+  ring_of_this_thread().write(record);
+}
+
+void FlightRecorder::on_step_ended() {
+  Record record = now(RecordKind::kStepEnd);
+  record.bytes = own_delay.end_step();
+  ring_of_this_thread().write(record);
+}
+
+void FlightRecorder::on_voted(int group, const Request& request, bool) {
+  Record record = engine_record(RecordKind::kVoted, group);
+  describe(request, record);
+  engine_ring().write(record);
+}
+
+void FlightRecorder::on_agreed(const AgreedEvent& agreed) {
+  Record record = engine_record(RecordKind::kAgreed, agreed.group);
+  describe(agreed.request, record);
+  record.peer = agreed.arrival.last;
+  record.bytes = static_cast<std::uint64_t>(agreed.arrival.spread.count());
+  engine_ring().write(record);
+}
+
+void FlightRecorder::on_all_arrived(const BatchEvent& batch) {
+  Record record = batch_record(RecordKind::kAllArrived, batch);
+  const std::chrono::nanoseconds age = Clock::now() - batch.arrival.at;
+  record.peer = batch.arrival.last;
+  record.bytes = static_cast<std::uint64_t>(batch.arrival.spread.count());
+  record.name = static_cast<std::uint32_t>(std::clamp<std::int64_t>(age.count(), 0, kUnknownAge));
+  engine_ring().write(record);
+}
+
+void FlightRecorder::on_fused(const BatchEvent& batch) {
+  engine_ring().write(batch_record(RecordKind::kBatchReady, batch));
+}
+
+// A planned batch begins at once.
+void FlightRecorder::on_started(const BatchEvent& batch) {
+  const When when = batch.planned ? When::kAsBefore : When::kNow;
+  engine_ring().write(batch_record(RecordKind::kBatchBegin, batch, when));
+}
+
+void FlightRecorder::on_wire_begun(const BatchEvent& batch) {
+  engine_ring().write(batch_record(RecordKind::kWireBegin, batch));
+}
+
+void FlightRecorder::on_wire_ended(const BatchEvent& batch) {
+  engine_ring().write(batch_record(RecordKind::kWireEnd, batch));
+}
+
+void FlightRecorder::on_transferred(const BatchEvent& batch, std::string_view) {
+  engine_ring().write(batch_record(RecordKind::kTransferred, batch));
+}
+
+// A batch that a plane has carried ends right after that, and so do its requests.
+void FlightRecorder::on_finished(const BatchEvent& batch, BatchOutcome outcome) {
+  const bool carried = outcome == BatchOutcome::kDone && batch.verb != Verb::kBarrier;
+  Record record = batch_record(RecordKind::kBatchEnd, batch, carried ? When::kAsBefore : When::kNow);
+  record.peer = static_cast<std::int32_t>(outcome);
+  engine_ring().write(record);
+}
+
+void FlightRecorder::on_completed(int group, const Request& request, const Error* error) {
+  const bool in_batch = error == nullptr && request.verb <= Verb::kBarrier;
+  Record record = engine_record(RecordKind::kCompleted, group, in_batch ? When::kAsBefore : When::kNow);
+  describe(request, record);
+  record.peer = error == nullptr ? 0 : 1;
+  engine_ring().write(record);
+}
+
+void FlightRecorder::on_plan_locked(int group) { engine_ring().write(engine_record(RecordKind::kPlanLocked, group)); }
+
+void FlightRecorder::on_plan_left(int group) { engine_ring().write(engine_record(RecordKind::kPlanLeft, group)); }
+
+void FlightRecorder::on_idle() { engine_ring().write(engine_record(RecordKind::kIdle, 0)); }
+
+}  // namespace sirtaki

@@ -1,0 +1,92 @@
+#include "recorder/record_ring.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <new>
+
+namespace sirtaki {
+namespace {
+
+using Atomic = std::atomic_ref<std::uint64_t>;
+
+}  // namespace
+
+RecordRing::Words RecordRing::zeros(std::size_t count) {
+  Words words(static_cast<std::uint64_t*>(std::calloc(count, sizeof(std::uint64_t))));
+  if (words == nullptr) throw std::bad_alloc();
+  return words;
+}
+
+RecordRing::RecordRing(std::size_t capacity, Writers writers)
+    : capacity_(capacity),
+      writers_(writers),
+      words_(zeros(capacity * kWords)),
+      stamps_(writers == Writers::kSeveral ? zeros(capacity) : nullptr) {}
+
+std::size_t RecordRing::bytes() const {
+  return capacity_ * (sizeof(Record) + (stamps_ == nullptr ? 0 : sizeof(std::uint64_t)));
+}
+
+void RecordRing::store(std::size_t slot, const Record& record) {
+  const auto words = std::bit_cast<std::array<std::uint64_t, kWords>>(record);
+  for (std::size_t i = 0; i < kWords; ++i) {
+    Atomic(words_[slot * kWords + i]).store(words[i], std::memory_order_relaxed);
+  }
+}
+
+Record RecordRing::load(std::size_t slot) const {
+  std::array<std::uint64_t, kWords> words{};
+  for (std::size_t i = 0; i < kWords; ++i) {
+    words[i] = Atomic(words_[slot * kWords + i]).load(std::memory_order_relaxed);
+  }
+  return std::bit_cast<Record>(words);
+}
+
+// The fence keeps the words behind the earlier head: a reader that sees one of them also sees that head.
+void RecordRing::write_alone(const Record& record) {
+  const std::uint64_t number = head_;
+  std::atomic_thread_fence(std::memory_order_release);
+  store(slot_of(number), record);
+  Atomic(head_).store(number + 1, std::memory_order_release);
+}
+
+// A thread may stop in the middle while the others write a whole lap. Then their record for this slot is dropped.
+void RecordRing::write_among_others(const Record& record) {
+  const std::uint64_t number = Atomic(head_).fetch_add(1, std::memory_order_relaxed);
+  const std::size_t slot = slot_of(number);
+  if (Atomic(stamps_[slot]).exchange(kBusy, std::memory_order_acquire) == kBusy) return;
+  std::atomic_thread_fence(std::memory_order_release);
+  store(slot, record);
+  Atomic(stamps_[slot]).store(number + 1, std::memory_order_release);
+}
+
+std::uint64_t RecordRing::read(std::uint64_t since, std::vector<Record>& into, std::uint64_t& lost) const {
+  const std::uint64_t head = Atomic(head_).load(std::memory_order_acquire);
+  since = std::min(since, head);
+  const std::uint64_t oldest = head < capacity_ ? 0 : head - capacity_ + 1;
+  lost += std::max(since, oldest) - since;
+  for (std::uint64_t number = std::max(since, oldest); number < head; ++number) {
+    const std::size_t slot = slot_of(number);
+    const std::uint64_t stamp = stamps_ ? Atomic(stamps_[slot]).load(std::memory_order_acquire) : 0;
+    const Record record = load(slot);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (is_whole(number, stamp)) {
+      into.push_back(record);
+    } else {
+      ++lost;
+    }
+  }
+  return head;
+}
+
+// Call it after the record was read. `stamp`: of its slot, from before.
+bool RecordRing::is_whole(std::uint64_t number, std::uint64_t stamp) const {
+  if (stamps_ != nullptr) {
+    return stamp == number + 1 && Atomic(stamps_[slot_of(number)]).load(std::memory_order_relaxed) == stamp;
+  }
+  const std::uint64_t head = Atomic(head_).load(std::memory_order_relaxed);
+  return number + capacity_ > head;  // the writer may already be at `head`, which is the same slot a lap later
+}
+
+}  // namespace sirtaki

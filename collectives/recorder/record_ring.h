@@ -1,0 +1,61 @@
+// A ring of records that keeps the newest ones. Writing takes no lock and never waits; any thread may read meanwhile.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "recorder/record.h"
+
+namespace sirtaki {
+
+class RecordRing {
+ public:
+  enum class Writers { kOne, kSeveral };
+
+  // `capacity`: a power of two.
+  RecordRing(std::size_t capacity, Writers writers);
+
+  // One thread at a time, each of which sees the writes of the one before; any threads if there are several writers.
+  void write(const Record& record) {
+    if (writers_ == Writers::kOne) {
+      write_alone(record);
+    } else {
+      write_among_others(record);
+    }
+  }
+
+  // Appends the records from number `since` on, in order. Returns the number of the next record. Adds to `lost` the
+  // number of records that were overwritten, or that were being written.
+  std::uint64_t read(std::uint64_t since, std::vector<Record>& into, std::uint64_t& lost) const;
+
+  std::size_t bytes() const;
+
+ private:
+  static constexpr std::size_t kWords = sizeof(Record) / sizeof(std::uint64_t);
+  static constexpr std::uint64_t kBusy = ~std::uint64_t{0};
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  using Words = std::unique_ptr<std::uint64_t[], Free>;
+  static Words zeros(std::size_t count);
+
+  std::size_t slot_of(std::uint64_t number) const { return static_cast<std::size_t>(number) & (capacity_ - 1); }
+  void write_alone(const Record& record);
+  void write_among_others(const Record& record);
+  void store(std::size_t slot, const Record& record);
+  Record load(std::size_t slot) const;
+  bool is_whole(std::uint64_t number, std::uint64_t stamp) const;
+
+  std::size_t capacity_;
+  Writers writers_;
+  // From calloc, so that pages that were never written cost no memory. Accessed by std::atomic_ref.
+  Words words_;
+  Words stamps_;  // of several writers: the number of the record in a slot plus 1, or kBusy
+  // The number of the next record. The binding that reads is const, but std::atomic_ref takes no const objects.
+  alignas(64) mutable std::uint64_t head_ = 0;
+};
+
+}  // namespace sirtaki

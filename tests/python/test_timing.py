@@ -1,0 +1,42 @@
+"""Records and summaries without a job."""
+
+import pytest
+
+from sirtaki.native import core
+from sirtaki.timing import records
+from sirtaki.timing.text import summary_line
+
+CAUSES = dict.fromkeys(summary_line.CAUSES, 0.0)
+
+
+def report(**values: object) -> dict[str, object]:
+    whole = {"steps": 100, "seconds": 10.0, "waiting": CAUSES, "exchange": 0.0, "hidden": None}
+    return {**whole, "last": [], "without_core": 0.0, "energy": {}, **values}
+
+
+def test_records_are_decoded() -> None:
+    kind = core.RECORD_KINDS.index("all_arrived")
+    data = records.LAYOUT.pack(-5, 7, 3, -1, 2 | records.PLANNED, kind, core.VERBS["broadcast"], 9)
+    assert records.LAYOUT.size == 32
+    assert records.decode(data) == [records.Record(-5, 7, 3, -1, 2, True, "all_arrived", core.VERBS["broadcast"], 9)]
+    with pytest.raises(ValueError, match="33 bytes are not whole records of 32 bytes"):
+        records.decode(data + b"x")
+
+
+def test_the_line_of_a_job() -> None:
+    last = [{"rank": 1, "steps": 39, "lateness": 1e-4}, {"rank": 3, "steps": 61, "lateness": 0.0042}]
+    waiting = {**CAUSES, "late": 0.41, "agreement": 0.02, "copy": 0.11, "wire": 0.15}
+    first = report(waiting=waiting, exchange=1.0, hidden=0.71, last=last)
+    assert summary_line.line([first]) == (
+        "100 steps: 93.1% computing; waited 6.9%: 4.1% rank 3 late, 0.2% agreement, 1.1% copy, 1.5% wire; "
+        "hidden 71% of the exchange; rank 3 was last in 61% of the steps, by 4.2 ms"
+    )
+
+
+def test_ranks_are_averaged() -> None:
+    line = summary_line.line([report(waiting={**CAUSES, "wire": 1.0}), report(without_core=4.0)])
+    assert line == (
+        "100 steps: 95.0% computing; waited 5.0%: 5.0% wire; "
+        "starved of cores: 20% of the time threads were ready to run and had no core"
+    )
+    assert "3.5 J a step" in summary_line.line([report(energy={"joules_a_step": 3.5}), report()])
