@@ -35,11 +35,24 @@ Device& gpu(int number);
 // NCCL, or null with the loader's message in `why`.
 std::shared_ptr<const NcclLibrary> find_nccl(std::string& why);
 // For the planes of a job. A rank's usual GPU is chosen by `local_rank`.
-GpuOptions gpu_options(const Settings& settings, std::function<void(const std::string&)> tell,
+GpuOptions gpu_options(const Settings& settings, std::function<void(const std::string&)> log,
                        std::function<int()> local_rank);
 
 // Sets the Python exception for this error.
 void set_python_error(const Error& error);
+
+// A number from outside as a value of this enumeration. Throws Error(kInvalidArgument) if there is no such value.
+template <class Enum>
+Enum to_enum(int value, int count, const char* what) {
+  if (value < 0 || value >= count) {
+    throw Error(ErrorKind::kInvalidArgument, std::string("unknown ") + what + " number " + std::to_string(value));
+  }
+  return static_cast<Enum>(value);
+}
+
+// A request that has no tensors yet. Throws Error for an unknown verb or op.
+Request make_request(int verb, std::string name, int op, double prescale, double postscale, std::string site,
+                     int root = -1, std::vector<std::int64_t> splits = {});
 
 // A tensor from Python: address to read, address to write, dtype number, shape, device.
 using PyTensor = std::tuple<std::uintptr_t, std::uintptr_t, int, Shape, int>;

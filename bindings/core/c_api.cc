@@ -41,28 +41,13 @@ void guarded(Callback callback, void* context, const Work& work) {
   }
 }
 
-template <class Enum>
-Enum checked(std::int32_t value, int count, const char* what) {
-  if (value < 0 || value >= count) {
-    throw Error(ErrorKind::kInvalidArgument, std::string("unknown ") + what + " number " + std::to_string(value));
-  }
-  return static_cast<Enum>(value);
-}
-
 Request request_of(const SirtakiRequest& asked) {
-  Request request;
-  request.name = asked.name;
-  request.verb = checked<Verb>(asked.verb, kVerbCount, "collective");
-  request.op = checked<ReduceOp>(asked.op, kReduceOpCount, "op");
-  request.prescale = asked.prescale;
-  request.postscale = asked.postscale;
-  request.root = asked.root;
-  request.splits.assign(asked.splits, asked.splits + asked.split_count);
-  request.site = asked.site;
+  Request request = make_request(asked.verb, asked.name, asked.op, asked.prescale, asked.postscale, asked.site,
+                                 asked.root, {asked.splits, asked.splits + asked.split_count});
   std::vector<TensorSpec> specs;
   for (int i = 0; i < asked.tensor_count; ++i) {
     const SirtakiTensor& tensor = asked.tensors[i];
-    specs.push_back({checked<DType>(tensor.dtype, kDTypeCount, "dtype"), tensor.device,
+    specs.push_back({to_enum<DType>(tensor.dtype, kDTypeCount, "dtype"), tensor.device,
                      Shape(tensor.shape, tensor.shape + tensor.dimensions)});
   }
   request.tensors = TensorSpecs(std::move(specs));
@@ -72,7 +57,7 @@ Request request_of(const SirtakiRequest& asked) {
 void tell_result(const SirtakiRequest& asked, Work& work) {
   try {
     const Result& result = work.result();
-    if (result.there != nullptr) result.there->hold_back_all();
+    if (result.output_ready != nullptr) result.output_ready->block_all_streams();
     const auto splits = static_cast<std::int32_t>(result.received_splits.size());
     const SirtakiOutcome outcome{kSirtakiOk, "", result.value, result.received_splits.data(), splits, 0};
     asked.finished(asked.context, &outcome);
@@ -101,7 +86,7 @@ Allocate allocation_by(const SirtakiRequest& asked, int device) {
     if (memory == nullptr && element_count(shape) > 0) {
       throw Error(ErrorKind::kAborted, name_of_device(device) + " has no memory for a result");
     }
-    gpu(device).record_all()->hold_back(stream);
+    gpu(device).record_all()->block_stream(stream);
     return memory;
   };
 }
@@ -110,15 +95,15 @@ void submit(const SirtakiRequest* asked) {
   std::shared_ptr<Engine> engine;
   std::shared_ptr<Work> work;
   const auto start = [&] {
-    engine = engine_to_use();
+    engine = engine_for_collective();
     std::vector<Address> addresses;
     for (int i = 0; i < asked->tensor_count; ++i) addresses.push_back({asked->tensors[i].in, asked->tensors[i].out});
     // Each branch below makes sure that the engine notices the request.
     const int device = asked->tensor_count > 0 ? asked->tensors[0].device : kHostDevice;
     EventPtr ready = device == kHostDevice ? nullptr : gpu(device).record_all();
-    work = engine->submit(asked->process_set,
-                          {request_of(*asked), std::move(addresses), allocation_by(*asked, device), std::move(ready)},
-                          WakeUp::kByCaller);
+    work = engine->queue().put(
+        asked->process_set, {request_of(*asked), std::move(addresses), allocation_by(*asked, device), std::move(ready)},
+        WakeUp::kByCaller);
   };
   guarded(asked->finished, asked->context, start);
   if (work == nullptr) return;
@@ -135,7 +120,7 @@ void submit(const SirtakiRequest* asked) {
 }
 
 std::int64_t answer_to(SirtakiQuestion question, int process_set) {
-  const auto engine = engine_to_use();
+  const auto engine = engine_for_collective();
   const Topology& topology = engine->topology();
   if (question == kSirtakiRank) return topology.rank;
   if (question == kSirtakiLocalRank) return topology.local_rank;
@@ -159,7 +144,7 @@ std::int64_t answer_to(SirtakiQuestion question, int process_set) {
 void ask(std::int32_t question, std::int32_t process_set, void* context,
          void (*answer)(void* context, const SirtakiOutcome* outcome)) {
   guarded(answer, context, [&] {
-    const auto value = answer_to(checked<SirtakiQuestion>(question, kSirtakiQuestionCount, "question"), process_set);
+    const auto value = answer_to(to_enum<SirtakiQuestion>(question, kSirtakiQuestionCount, "question"), process_set);
     const SirtakiOutcome outcome{kSirtakiOk, "", value, nullptr, 0, 0};
     answer(context, &outcome);
   });

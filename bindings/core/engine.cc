@@ -41,18 +41,24 @@ Fields fail_job(const std::string& kind, const std::string& text, const std::str
   cause.kind = failure_kind_of(kind);
   cause.text = text;
   cause.site = site;
-  return fields_of(engine_to_ask()->fail_job(std::move(cause)));
-}
-
-template <class Enum>
-Enum to_enum(int value, int count, const char* what) {
-  if (value < 0 || value >= count) {
-    throw Error(ErrorKind::kInvalidArgument, std::string("unknown ") + what + " number " + std::to_string(value));
-  }
-  return static_cast<Enum>(value);
+  return fields_of(engine_for_constants()->fail_job(std::move(cause)));
 }
 
 }  // namespace
+
+Request make_request(int verb, std::string name, int op, double prescale, double postscale, std::string site, int root,
+                     std::vector<std::int64_t> splits) {
+  Request request;
+  request.name = std::move(name);
+  request.verb = to_enum<Verb>(verb, kVerbCount, "collective");
+  request.op = to_enum<ReduceOp>(op, kReduceOpCount, "op");
+  request.prescale = prescale;
+  request.postscale = postscale;
+  request.root = root;
+  request.splits = std::move(splits);
+  request.site = std::move(site);
+  return request;
+}
 
 std::vector<Address> take_tensors(const std::vector<PyTensor>& tensors, Request& request) {
   std::vector<TensorSpec> specs;
@@ -97,22 +103,15 @@ Allocate allocation_by(const py::object& function) {
 py::object submit(int verb, std::string name, const std::vector<PyTensor>& tensors, int op, double prescale,
                   double postscale, int root, std::vector<std::int64_t> splits, int process_set, std::string site,
                   bool awaited, py::object keep, std::uintptr_t stream, const py::object& allocate) {
-  auto engine = engine_to_use();
-  Request request;
-  request.name = std::move(name);
-  request.verb = to_enum<Verb>(verb, kVerbCount, "collective");
-  request.op = to_enum<ReduceOp>(op, kReduceOpCount, "op");
-  request.prescale = prescale;
-  request.postscale = postscale;
-  request.root = root;
-  request.splits = std::move(splits);
-  request.site = std::move(site);
+  auto engine = engine_for_collective();
+  Request request =
+      make_request(verb, std::move(name), op, prescale, postscale, std::move(site), root, std::move(splits));
   std::vector<Address> addresses = take_tensors(tensors, request);
   const bool on_gpu = !request.tensors.empty() && request.tensors[0].device != kHostDevice;
   EventPtr ready = on_gpu ? ready_on(request, stream) : nullptr;
-  auto work =
-      engine->submit(process_set, {std::move(request), std::move(addresses), allocation_by(allocate), std::move(ready)},
-                     awaited ? WakeUp::kByCaller : WakeUp::kNow);
+  auto work = engine->queue().put(process_set,
+                                  {std::move(request), std::move(addresses), allocation_by(allocate), std::move(ready)},
+                                  awaited ? WakeUp::kByCaller : WakeUp::kNow);
   if (!allocate.is_none()) keep = py::make_tuple(std::move(keep), allocate);
   return wrap_work(std::move(work), std::move(engine), std::move(keep), on_gpu ? std::optional(stream) : std::nullopt);
 }
@@ -127,7 +126,7 @@ bool question() {
 }
 
 py::dict statistics() {
-  const auto engine = engine_to_ask();
+  const auto engine = engine_for_constants();
   const Statistics& s = engine->statistics();
   py::dict result;
   result["batches"] = s.batches.load();
@@ -146,7 +145,7 @@ py::dict statistics() {
 
 template <int Topology::* member>
 int topology() {
-  return engine_to_ask()->topology().*member;
+  return engine_for_constants()->topology().*member;
 }
 
 }  // namespace
@@ -160,7 +159,7 @@ void bind_engine(py::module_& module) {
   module.def("finalize", &finalize, py::arg("supervised"), Release());
   module.def("fail", &fail_job, py::arg("kind"), py::arg("text"), py::arg("site") = "", Release());
   module.def("cause", [] {
-    const std::optional<FailureCause> cause = engine_to_ask()->cause();
+    const std::optional<FailureCause> cause = engine_for_constants()->cause();
     return cause ? std::optional(fields_of(*cause)) : std::nullopt;
   });
   module.def("abort", &abort_job, py::arg("exit_code"), Release());
@@ -171,10 +170,10 @@ void bind_engine(py::module_& module) {
   module.def("local_size", &topology<&Topology::local_size>);
   module.def("cross_rank", &topology<&Topology::cross_rank>);
   module.def("cross_size", &topology<&Topology::cross_size>);
-  module.def("is_homogeneous", [] { return engine_to_ask()->topology().homogeneous; });
+  module.def("is_homogeneous", [] { return engine_for_constants()->topology().homogeneous; });
   module.def("mpi_threads_supported", &mpi_threads_supported);
-  module.def("process_sets", [] { return engine_to_look_into()->process_sets(); });
-  module.def("failure", [] { return engine_to_look_into()->failure(); });
+  module.def("process_sets", [] { return engine_for_query()->process_sets(); });
+  module.def("failure", [] { return engine_for_query()->failure(); });
   module.def("submit", &submit, py::arg("verb"), py::arg("name"), py::arg("tensors"), py::arg("op") = 1,
              py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("root") = -1,
              py::arg("splits") = std::vector<std::int64_t>(), py::arg("process_set") = 0, py::arg("site") = "",
@@ -185,12 +184,12 @@ void bind_engine(py::module_& module) {
   module.def("end_step", [] {
     if (const auto engine = find_engine()) engine->end_step();
   });
-  module.def("time_waits", [] { engine_to_ask()->time_waits(); });
-  module.def("plane_uses", [] { return engine_to_look_into()->statistics().plane_uses(); });
-  module.def("control", [] { return engine_to_ask()->control(); });
+  module.def("time_waits", [] { engine_for_constants()->time_waits(); });
+  module.def("plane_uses", [] { return engine_for_query()->statistics().plane_uses(); });
+  module.def("control", [] { return engine_for_constants()->control(); });
   module.def("question", &question);
-  module.def("answer", [](const std::string& stacks) { engine_to_look_into()->answer(stacks); });
-  module.def("set_fusion_threshold", [](std::int64_t bytes) { engine_to_look_into()->set_fusion_threshold(bytes); });
+  module.def("answer", [](const std::string& stacks) { engine_for_query()->answer(stacks); });
+  module.def("set_fusion_threshold", [](std::int64_t bytes) { engine_for_query()->set_fusion_threshold(bytes); });
 }
 
 }  // namespace sirtaki

@@ -13,7 +13,7 @@
 #include "fabric/mpi_fabric.h"
 #include "fork.h"
 #include "mpi/mpi_session.h"
-#include "outside.h"
+#include "request_listener.h"
 
 namespace sirtaki {
 namespace {
@@ -22,7 +22,7 @@ struct Process {
   std::mutex mutex;  // held while an engine is made or ended
   std::mutex engine_mutex;
   std::shared_ptr<Engine> engine;
-  std::unique_ptr<Outside> outside;
+  std::unique_ptr<RequestListener> listener;
   bool failed = false;                  // whether the last job failed
   std::atomic<FlightRecorder*> recorder{nullptr};  // never deleted: threads of the program may still write
   std::unique_ptr<MpiSession> session;  // outlives engines: MPI can be initialised only once
@@ -41,7 +41,7 @@ void set_engine(std::shared_ptr<Engine> engine) {
 constexpr std::chrono::seconds kPatienceWithStarter{3};
 constexpr const char* kNotInitialized = "Sirtaki has not been initialized; use init().";
 
-void say(int rank, bool with_time, const std::string& line) {
+void log(int rank, bool with_time, const std::string& line) {
   const std::string text = "sirtaki: " + (with_time ? time_of_day(wall_clock()) + " " : "") + "[rank " +
                            std::to_string(rank) + "] " + line + "\n";
   if (::write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // stderr is closed; nothing can be reported
@@ -52,11 +52,11 @@ MpiCommunicator base_communicator(const MpiSession& session, const StartOptions&
   return start.comm_ranks.empty() ? session.world() : session.of_ranks(start.comm_ranks);
 }
 
-PlaneOptions plane_options(const Settings& settings, const std::function<void(const std::string&)>& tell) {
+PlaneOptions plane_options(const Settings& settings, const std::function<void(const std::string&)>& log) {
   return {.shared_memory = settings.shared_memory,
           .hierarchical_allreduce = settings.hierarchical_allreduce,
-          .gpus = gpu_options(settings, tell, [] { return engine_to_use()->topology().local_rank; }),
-          .tell = tell};
+          .gpus = gpu_options(settings, log, [] { return engine_for_collective()->topology().local_rank; }),
+          .log = log};
 }
 
 void record(Engine& engine) {
@@ -79,18 +79,18 @@ std::shared_ptr<Engine> find_engine() {
   return process().engine;
 }
 
-std::shared_ptr<Engine> engine_to_ask() {
+std::shared_ptr<Engine> engine_for_constants() {
   auto engine = find_engine();
   if (engine == nullptr) throw Error(ErrorKind::kInvalidArgument, kNotInitialized);
   return engine;
 }
 
-std::shared_ptr<Engine> engine_to_look_into() {
+std::shared_ptr<Engine> engine_for_query() {
   refuse_forked_child();
-  return engine_to_ask();
+  return engine_for_constants();
 }
 
-std::shared_ptr<Engine> engine_to_use() {
+std::shared_ptr<Engine> engine_for_collective() {
   refuse_forked_child();
   auto engine = find_engine();
   if (engine == nullptr) throw Error(ErrorKind::kPrecondition, kNotInitialized);
@@ -113,15 +113,15 @@ void start_engine(const StartOptions& start) {
     process().session = std::make_unique<MpiSession>(load_mpi(start.mpi_libraries), threads);
   }
   MpiCommunicator communicator = base_communicator(*process().session, start);
-  options.say = [rank = communicator.rank(), settings = options.settings](const std::string& line) {
-    if (settings.says_warnings) say(rank, settings.says_time, line);
+  options.log = [rank = communicator.rank(), settings = options.settings](const std::string& line) {
+    if (settings.says_warnings) log(rank, settings.says_time, line);
   };
-  auto world = make_mpi_fabric(std::move(communicator), plane_options(options.settings, options.say));
+  auto world = make_mpi_fabric(std::move(communicator), plane_options(options.settings, options.log));
   const bool records = options.settings.recorder;
   auto engine = std::make_shared<Engine>(std::move(options), std::move(world));
   if (records) record(*engine);
   set_engine(std::move(engine));
-  process().outside = std::make_unique<Outside>(find_engine(), start.launcher, takes_usr1);
+  process().listener = std::make_unique<RequestListener>(find_engine(), start.launcher, takes_usr1);
   watch_forks();
 }
 
@@ -132,7 +132,7 @@ std::optional<FailureCause> end_engine() {
   const std::lock_guard lock(process().mutex);
   const std::optional<FailureCause> cause = engine->cause();
   process().failed = !engine->failure().empty();
-  process().outside.reset();
+  process().listener.reset();
   set_engine(nullptr);
   return cause;
 }
@@ -159,7 +159,7 @@ void abort_job(int exit_code) {
 }
 
 bool mpi_threads_supported() {
-  engine_to_ask();
+  engine_for_constants();
   return process().session->multiple_threads();
 }
 

@@ -18,11 +18,11 @@ namespace sirtaki {
 std::shared_ptr<Engine> find_engine();
 
 // For constant facts such as rank and size. Before init throws Error(kInvalidArgument): ValueError, as in Horovod.
-std::shared_ptr<Engine> engine_to_ask();
+std::shared_ptr<Engine> engine_for_constants();
 // For queries that lock the engine's mutex. Refused in a forked child, where that mutex may stay locked for ever.
-std::shared_ptr<Engine> engine_to_look_into();
+std::shared_ptr<Engine> engine_for_query();
 // For collectives. Before init throws Error(kPrecondition): in Python an internal error, as in Horovod.
-std::shared_ptr<Engine> engine_to_use();
+std::shared_ptr<Engine> engine_for_collective();
 
 // The records of all engines of this process. Null before init, and with SIRTAKI_RECORDER=0. Stays after shutdown.
 FlightRecorder* find_recorder();

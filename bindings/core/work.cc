@@ -13,18 +13,18 @@ namespace {
 namespace py = pybind11;
 
 // Memory of works that Python has dropped while the engine still uses it. Accessed only with the GIL held.
-using Leftovers = std::vector<std::pair<std::shared_ptr<Work>, py::object>>;
+using MemoryInUse = std::vector<std::pair<std::shared_ptr<Work>, py::object>>;
 
-Leftovers& leftovers() {
-  static auto* const list = new Leftovers;  // never destroyed: the interpreter may end before the process
+MemoryInUse& memory_in_use() {
+  static auto* const list = new MemoryInUse;  // never destroyed: the interpreter may end before the process
   return *list;
 }
 
 bool is_in_use(const Work& work) {
   if (!work.done()) return true;
-  if (work.abandoned() || work.there() == nullptr) return false;
+  if (work.abandoned() || work.output_ready() == nullptr) return false;
   try {
-    return !work.there()->reached();
+    return !work.output_ready()->reached();
   } catch (const Error&) {
     return false;  // a failed GPU uses no memory any more; the error is reported elsewhere
   }
@@ -32,19 +32,19 @@ bool is_in_use(const Work& work) {
 
 // Makes work queued on the stream from now on wait for the event, unless the last call did the same: the works of a
 // batch share one event.
-void hold_back(const EventPtr& event, std::uintptr_t stream) {
+void block_stream(const EventPtr& event, std::uintptr_t stream) {
   static auto* const last = new std::pair<std::weak_ptr<Event>, std::uintptr_t>;  // accessed only with the GIL held
   if (last->first.lock() == event && last->second == stream) return;
-  event->hold_back(reinterpret_cast<Stream>(stream));
+  event->block_stream(reinterpret_cast<Stream>(stream));
   *last = {event, stream};
 }
 
 // Dropping an object may run any code, even this function. So the list is complete before any object is dropped.
-void drop_finished_leftovers() {
-  Leftovers finished;
-  Leftovers kept;
-  for (auto& leftover : leftovers()) (is_in_use(*leftover.first) ? kept : finished).push_back(std::move(leftover));
-  leftovers().swap(kept);
+void drop_unused_memory() {
+  MemoryInUse finished;
+  MemoryInUse kept;
+  for (auto& leftover : memory_in_use()) (is_in_use(*leftover.first) ? kept : finished).push_back(std::move(leftover));
+  memory_in_use().swap(kept);
   kept.clear();
   for (auto& [work, keep] : finished) {
     if (work->abandoned()) keep.release();
@@ -64,18 +64,18 @@ class PyWork {
       keep_.release();
     } else if (!work_->done()) {
       engine_->wake();  // it may have been submitted without waking the engine, and its wait interrupted
-      leftovers().emplace_back(work_, std::move(keep_));
+      memory_in_use().emplace_back(work_, std::move(keep_));
     } else if (work_->abandoned()) {
       keep_.release();  // never freed: a library may still write there
     } else if (!ordered_ && is_in_use(*work_)) {
-      leftovers().emplace_back(work_, std::move(keep_));
+      memory_in_use().emplace_back(work_, std::move(keep_));
     }
   }
 
   bool done() const {
     if (!work_->done()) return false;
     work_->note_known();
-    engine_->note_result_read();
+    engine_->queue().begin_epoch();
     return true;
   }
 
@@ -83,19 +83,23 @@ class PyWork {
   void wait(std::optional<std::uintptr_t> stream) {
     refuse_forked_child();
     bool done = work_->done();
-    if (done) engine_->note_result_read();  // otherwise Engine::wait() does this
+    if (done) engine_->queue().begin_epoch();  // otherwise Engine::wait() does this
     for (bool help = true; !done; help = false) {
-      done = wait_without_gil(help);
+      {
+        const py::gil_scoped_release release;
+        done = engine_->wait(*work_, help);
+        stay_out_of_ending_interpreter();
+      }
       if (!done && PyErr_CheckSignals() != 0) throw py::error_already_set();
     }
     work_->result();
-    const EventPtr& there = work_->there();
-    if (there == nullptr) return;
+    const EventPtr& output_ready = work_->output_ready();
+    if (output_ready == nullptr) return;
     if (stream) {
-      hold_back(there, *stream);
+      block_stream(output_ready, *stream);
     } else {
       const py::gil_scoped_release release;
-      there->block();
+      output_ready->block();
       stay_out_of_ending_interpreter();
     }
     // Memory returned to the stream that allocated it is reused only after that stream has waited.
@@ -125,13 +129,6 @@ class PyWork {
   std::int64_t value() { return work_->result().value; }
 
  private:
-  bool wait_without_gil(bool help) {
-    const py::gil_scoped_release release;
-    const bool done = engine_->wait(*work_, help);
-    stay_out_of_ending_interpreter();
-    return done;
-  }
-
   std::shared_ptr<Work> work_;
   std::shared_ptr<Engine> engine_;
   py::object keep_;
@@ -155,7 +152,7 @@ void stay_out_of_ending_interpreter() {
 
 py::object wrap_work(std::shared_ptr<Work> work, std::shared_ptr<Engine> engine, py::object keep,
                      std::optional<std::uintptr_t> stream) {
-  drop_finished_leftovers();
+  drop_unused_memory();
   return py::cast(PyWork(std::move(work), std::move(engine), std::move(keep), stream));
 }
 

@@ -89,7 +89,7 @@ struct Api {
   void (*get_attr_size)(TF_OpKernelConstruction*, const char* attr, std::int32_t* list_size, std::int32_t* total_size,
                         TF_Status*);
   void (*get_attr_int64)(TF_OpKernelConstruction*, const char* attr, std::int64_t* value, TF_Status*);
-  void (*get_attr_string)(TF_OpKernelConstruction*, const char* attr, char* value, std::size_t room, TF_Status*);
+  void (*get_attr_string)(TF_OpKernelConstruction*, const char* attr, char* value, std::size_t capacity, TF_Status*);
 
   int (*num_inputs)(TF_OpKernelContext*);
   void (*get_input)(TF_OpKernelContext*, int index, TF_Tensor**, TF_Status*);

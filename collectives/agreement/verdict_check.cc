@@ -9,7 +9,7 @@ namespace sirtaki {
 namespace {
 
 [[noreturn]] void refuse(const std::string& what) {
-  throw Error(ErrorKind::kAborted, "a control message makes no sense: " + what +
+  throw Error(ErrorKind::kAborted, "a control message is not valid: " + what +
                                        "; the ranks may run different builds of Sirtaki, or memory was overwritten");
 }
 
@@ -30,13 +30,13 @@ std::size_t sizes_due(const Request& request, int size) {
 void check(const Agreement& agreement, int size) {
   const Request& request = agreement.request;
   check(request, size);
-  if (request.verb == Verb::kJoin) refuse("join is agreed on otherwise");
+  if (request.verb == Verb::kJoin) refuse("it lists a join among the agreements");
   if (agreement.sizes.size() != sizes_due(request, size)) refuse("a wrong number of sizes");
   // As if every rank's rows came together.
   Request whole = request;
   std::int64_t rows = 0;
   for (const std::int64_t each : agreement.sizes) {
-    if (each < 0 || __builtin_add_overflow(rows, each, &rows)) refuse("sizes that cannot be");
+    if (each < 0 || __builtin_add_overflow(rows, each, &rows)) refuse("impossible sizes");
   }
   if (agreement.sizes.empty()) return;
   whole.splits.clear();

@@ -19,7 +19,7 @@ std::string_view name_of(FailureKind kind) { return kNames[static_cast<std::size
 FailureKind failure_kind_of(std::string_view name) {
   const auto found = std::ranges::find(kNames, name);
   if (found == kNames.end()) {
-    throw Error(ErrorKind::kInvalidArgument, "'" + std::string(name) + "' is no kind of cause");
+    throw Error(ErrorKind::kInvalidArgument, "'" + std::string(name) + "' is not a kind of failure");
   }
   return static_cast<FailureKind>(found - kNames.begin());
 }

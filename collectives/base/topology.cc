@@ -2,11 +2,28 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 namespace sirtaki {
 
-Topology make_topology(int rank, const std::vector<std::string>& hosts) {
+namespace {
+
+std::vector<int> number_hosts(const std::vector<std::string>& hosts) {
+  std::map<std::string, int> numbers;
+  std::vector<int> result;
+  for (const std::string& host : hosts) {
+    const auto next = static_cast<int>(numbers.size());
+    result.push_back(numbers.try_emplace(host, next).first->second);
+  }
+  return result;
+}
+
+}  // namespace
+
+Topology make_topology(int rank, const std::vector<std::string>& hosts, std::vector<std::string> names) {
   Topology topology;
+  topology.host_names = std::move(names);
+  topology.host_numbers = number_hosts(hosts);
   topology.rank = rank;
   topology.size = static_cast<int>(hosts.size());
   std::vector<std::string> in_order;  // hosts by their first rank
@@ -26,16 +43,6 @@ Topology make_topology(int rank, const std::vector<std::string>& hosts) {
   topology.homogeneous =
       std::all_of(ranks.begin(), ranks.end(), [&](const auto& entry) { return entry.second == topology.local_size; });
   return topology;
-}
-
-std::vector<int> number_hosts(const std::vector<std::string>& hosts) {
-  std::map<std::string, int> numbers;
-  std::vector<int> result;
-  for (const std::string& host : hosts) {
-    const auto next = static_cast<int>(numbers.size());
-    result.push_back(numbers.try_emplace(host, next).first->second);
-  }
-  return result;
 }
 
 int index_of(const std::vector<int>& ranks, int rank) {

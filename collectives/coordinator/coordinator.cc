@@ -85,7 +85,7 @@ void Coordinator::count(int from, const Vote& vote, Clock::time_point now) {
   if (rank == 0) entry.epoch = vote.epoch;
   entry.last = from;
   entry.last_at = now;
-  settle(position);
+  decide_entry(position);
 }
 
 void Coordinator::join(int from) {
@@ -94,7 +94,7 @@ void Coordinator::join(int from) {
   joined_[static_cast<std::size_t>(from)] = true;
   ++joined_count_;
   last_joined_ = from;
-  for (auto entry = pending_.begin(); entry != pending_.end();) settle(entry++);
+  for (auto entry = pending_.begin(); entry != pending_.end();) decide_entry(entry++);
 }
 
 void Coordinator::leave(int from) {
@@ -103,7 +103,7 @@ void Coordinator::leave(int from) {
   left_[rank] = true;
   ++left_count_;
   if (joined_count_ > 0) refuse_joins();
-  for (auto entry = pending_.begin(); entry != pending_.end();) settle(entry++);
+  for (auto entry = pending_.begin(); entry != pending_.end();) decide_entry(entry++);
 }
 
 // After one rank has left, the ranks can never all have joined.
@@ -117,7 +117,7 @@ void Coordinator::refuse_joins() {
 }
 
 // Decides an entry if all votes are there, or refuses it if it can never complete.
-void Coordinator::settle(std::map<Key, Entry>::iterator position) {
+void Coordinator::decide_entry(std::map<Key, Entry>::iterator position) {
   Entry& entry = position->second;
   const std::string refusal = reason_to_refuse(position->first, entry);
   if (!refusal.empty()) {
@@ -247,7 +247,7 @@ Item Coordinator::make_item(Ready& ready, Verdict& verdict) {
 void Coordinator::watch_cycles(const Entry& entry, std::uint64_t sequence, const Item& item) {
   if (entry.first->verb != Verb::kAllreduce || sequence != 0 || !on_host(*entry.first)) return;
   if (item.agreement || item.contributors < static_cast<int>(size())) return cycles_.forget();
-  cycles_.saw({item.slot, entry.epoch});
+  cycles_.add({item.slot, entry.epoch});
 }
 
 void Coordinator::lock_plan(Verdict& verdict, std::int64_t fusion_threshold) {

@@ -93,7 +93,7 @@ class Coordinator {
   void leave(int from);
   void refuse_joins();
   void note_standing(int from, const std::vector<StandingWait>& waits, Clock::time_point now);
-  void settle(std::map<Key, Entry>::iterator entry);
+  void decide_entry(std::map<Key, Entry>::iterator entry);
   std::string reason_to_refuse(const Key& key, const Entry& entry) const;
   void refuse(const Key& key, const std::string& message);
   Item make_item(Ready& ready, Verdict& verdict);

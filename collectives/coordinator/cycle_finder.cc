@@ -12,11 +12,11 @@ constexpr std::uint64_t kWorthwhile = 8;
 
 }  // namespace
 
-void CycleFinder::saw(Entry entry) {
+void CycleFinder::add(Entry entry) {
   found_.reset();
   if (in_current_.contains(entry.slot)) {
     previous_ = std::exchange(in_current_, {});
-    begin_anew();
+    restart();
     repeats_ = 0;
   }
   current_.push_back(entry);
@@ -24,11 +24,11 @@ void CycleFinder::saw(Entry entry) {
   subset_ &= previous_.contains(entry.slot);
   if (!subset_ || current_.size() != previous_.size()) return;
   if (++repeats_ >= needed_) found_ = current_;
-  begin_anew();
+  restart();
 }
 
 void CycleFinder::forget() {
-  begin_anew();
+  restart();
   previous_.clear();
   repeats_ = 0;
   found_.reset();
@@ -45,7 +45,7 @@ void CycleFinder::left_after(std::uint64_t steps) {
   forget();
 }
 
-void CycleFinder::begin_anew() {
+void CycleFinder::restart() {
   current_.clear();
   in_current_.clear();
   subset_ = true;

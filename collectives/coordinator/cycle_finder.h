@@ -19,7 +19,7 @@ class CycleFinder {
   };
 
   // All ranks have agreed again on a request of the cache.
-  void saw(Entry entry);
+  void add(Entry entry);
   // Another request came in between: start anew.
   void forget();
 
@@ -31,7 +31,7 @@ class CycleFinder {
   void left_after(std::uint64_t steps);
 
  private:
-  void begin_anew();
+  void restart();
 
   std::vector<Entry> current_;
   std::unordered_set<CacheSlot> in_current_;

@@ -81,11 +81,11 @@ class CudaEvent final : public Event {
     const Current current(driver_, context_);
     const int result = driver_.EventQuery(event_);
     if (result == kCuNotReady) return false;
-    driver_.check(result, "what was queued on the GPU");
+    driver_.check(result, "work queued on the GPU");
     return true;
   }
 
-  void hold_back(Stream stream) override {
+  void block_stream(Stream stream) override {
     if (stream == stream_) return;
     const Current current(driver_, context_);
     driver_.check(driver_.StreamWaitEvent(stream, event_, 0), "cuStreamWaitEvent");
@@ -98,14 +98,14 @@ class CudaEvent final : public Event {
     driver_.check(driver_.CtxRecordEvent(context_, event_), "cuCtxRecordEvent");
   }
 
-  void hold_back_all() override {
+  void block_all_streams() override {
     const Current current(driver_, context_);
     driver_.check(driver_.CtxWaitEvent(context_, event_), "cuCtxWaitEvent");
   }
 
   void block() override {
     const Current current(driver_, context_);
-    driver_.check(driver_.EventSynchronize(event_), "what was queued on the GPU");
+    driver_.check(driver_.EventSynchronize(event_), "work queued on the GPU");
   }
 
  private:
@@ -132,7 +132,7 @@ class CudaDevice final : public Device {
   int number() const override { return number_; }
   const std::string& identity() const override { return identity_; }
 
-  void within(const std::function<void()>& calls) override {
+  void with_context(const std::function<void()>& calls) override {
     const Current current(*driver_, context_);
     calls();
   }
@@ -200,7 +200,7 @@ class CudaDevice final : public Device {
     driver_->check(driver_->MemcpyAsync(address(out), address(in), bytes, stream), "cuMemcpyAsync");
   }
 
-  std::string room() override {
+  std::string free_memory() override {
     const Current current(*driver_, context_);
     std::size_t free = 0;
     std::size_t total = 0;

@@ -4,10 +4,10 @@
 
 namespace sirtaki {
 
-void Event::hold_back_all() { throw Error(ErrorKind::kPrecondition, "this GPU cannot make all its streams wait"); }
+void Event::block_all_streams() { throw Error(ErrorKind::kPrecondition, "this GPU cannot make all its streams wait"); }
 
 EventPtr Device::record_all() {
-  throw Error(ErrorKind::kPrecondition, "this GPU cannot tell what is queued on all its streams");
+  throw Error(ErrorKind::kPrecondition, "this GPU cannot record the work queued on all its streams");
 }
 
 }  // namespace sirtaki

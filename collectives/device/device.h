@@ -27,9 +27,9 @@ class Event {
   virtual std::uint64_t number() const = 0;
   virtual bool reached() = 0;
   // Operations queued on the stream from now on wait for this point.
-  virtual void hold_back(Stream stream) = 0;
+  virtual void block_stream(Stream stream) = 0;
   // The same for all streams of the device; see Device::record_all.
-  virtual void hold_back_all();
+  virtual void block_all_streams();
   virtual void block() = 0;  // blocks this thread until the point is reached
 };
 using EventPtr = std::shared_ptr<Event>;
@@ -65,7 +65,7 @@ class Device {
   virtual const std::string& identity() const = 0;
 
   // Runs the calls of another library with this device as the current one of the thread.
-  virtual void within(const std::function<void()>& calls) = 0;
+  virtual void with_context(const std::function<void()>& calls) = 0;
 
   virtual Stream make_stream() = 0;  // of high priority, not ordered with the default stream
   virtual void destroy(Stream stream) = 0;
@@ -79,7 +79,7 @@ class Device {
   virtual DeviceMemory allocate(std::size_t bytes) = 0;         // null data if there is not enough memory
   virtual DeviceMemory allocate_pinned(std::size_t bytes) = 0;  // host memory that the device copies from and to
   virtual void copy(void* out, const void* in, std::size_t bytes, Stream stream) = 0;
-  virtual std::string room() = 0;  // free and total memory, for messages
+  virtual std::string free_memory() = 0;  // free and total memory, for messages
 
   // Why the two below cannot be called; empty if they can.
   virtual const std::string& lacks_kernels() = 0;

@@ -62,24 +62,22 @@ bool cores_are_free(const Topology& topology) {
 Engine::Engine(EngineOptions options, std::unique_ptr<Fabric> world)
     : options_(std::move(options)),
       queue_(world->transport().rank(), world->transport().size(), doorbell_, observers_),
-      inquiry_(world->transport().rank(), hosts_, queue_, groups_, finished_calls_, options_.stacks_by_force),
+      inquiry_(topology_, queue_, groups_, observers_, options_.stacks_by_force),
       failure_([this](const FailureCause& cause) { on_failure(cause); }),
       lock_(*this, doorbell_, Backoff(false)) {
   observers_.add(statistics_);
-  observers_.add(finished_calls_);
   Transport& transport = world->transport();
   const Introduction own = introduce(options_.program, options_.settings);
-  std::vector<std::string> host_ids;
+  std::vector<std::string> host_names, host_ids;
   for (const Introduction& introduction : shake_hands(transport, own, options_.settings)) {
-    hosts_.push_back(introduction.host_name);
+    host_names.push_back(introduction.host_name);
     host_ids.push_back(introduction.host_id);
   }
   transport.set_patience(std::chrono::duration_cast<std::chrono::nanoseconds>(
       std::chrono::duration<double>(options_.settings.start_timeout_seconds)));
-  topology_ = make_topology(transport.rank(), host_ids);
-  host_numbers_ = number_hosts(host_ids);
+  topology_ = make_topology(transport.rank(), host_ids, std::move(host_names));
   lock_.set_backoff(Backoff(cores_are_free(topology_)));
-  std::vector<int> all(hosts_.size());
+  std::vector<int> all(host_ids.size());
   std::iota(all.begin(), all.end(), 0);
   const bool one_host = topology_.local_size == topology_.size;
   if (one_host && topology_.size > 1 && options_.settings.shared_memory) {
@@ -89,10 +87,10 @@ Engine::Engine(EngineOptions options, std::unique_ptr<Fabric> world)
       doorbell_.attach(bells_->of(topology_.rank));
       bells_->of(topology_.rank).life.prepare();
       CorePlacement placement(bells_, topology_.rank);
-      placement.publish();
+      placement.publish_allowed();
       world->share_memory(bells_);  // waits for all ranks, so that each has published its cores
       lock_.set_backoff(Backoff(placement));
-      has_core_ = placement.suffice(2);
+      queue_.set_has_core(placement.has_cores_for_all(2));
     }
   }
   control_ = world->transport().name();
@@ -104,19 +102,13 @@ Engine::Engine(EngineOptions options, std::unique_ptr<Fabric> world)
 Engine::~Engine() {
   if (!thread_.joinable()) return;
   failure_.record(
-      own_cause(FailureKind::kEarlyExit, "rank " + std::to_string(topology_.rank) + " went away without shutdown()"));
+      own_cause(FailureKind::kEarlyExit, "rank " + std::to_string(topology_.rank) + " left without shutdown()"));
   leave_asked_ = true;
   wake();
   join_thread();
 }
 
 // ---- any thread ----
-
-std::shared_ptr<Work> Engine::submit(int process_set, Submission submission, WakeUp wake_up) {
-  bool wakes = wake_up == WakeUp::kNow;
-  if (wake_up == WakeUp::kIfCoreFree) wakes = has_core_ || submission.ready != nullptr;
-  return queue_.put(process_set, submission, wakes);
-}
 
 bool Engine::wait(Work& work, bool may_help) {
   queue_.begin_epoch();
@@ -213,25 +205,17 @@ bool Engine::ended() const { return leave_asked_ && groups_.ended() && !failure_
 void Engine::take_in() {
   // Read before the queue, so that this rank takes in all earlier submissions before it leaves.
   const bool leaves = leave_asked_.load(std::memory_order_acquire);
-  if (queue_.changed()) {
-    for (SubmitQueue::Entry& entry : queue_.take()) admit(std::move(entry));
-  }
-  if (!postponed_.empty()) {
-    for (SubmitQueue::Entry& entry : std::exchange(postponed_, {})) admit(std::move(entry));
+  if (queue_.changed()) queue_.take();
+  while (SubmitQueue::Entry* const entry = queue_.next()) {
+    if (Group* const group = groups_.find(entry->process_set)) {
+      group->plan().submit(std::move(entry->submission));
+      continue;
+    }
+    const Error error(ErrorKind::kPrecondition, "process set " + std::to_string(entry->process_set) + " was removed");
+    on_finished(entry->process_set, entry->submission, Result(), &error);
   }
   if (inquiry_.pending()) inquiry_.look();
   if (leaves) groups_.leave();
-}
-
-void Engine::admit(SubmitQueue::Entry entry) {
-  if (entry.after != nullptr && !entry.after->done()) {
-    postponed_.push_back(std::move(entry));
-  } else if (Group* const group = groups_.find(entry.process_set)) {
-    group->submit(std::move(entry.submission));
-  } else {
-    const Error error(ErrorKind::kPrecondition, "process set " + std::to_string(entry.process_set) + " was removed");
-    on_finished(entry.process_set, entry.submission, Result(), &error);
-  }
 }
 
 Activity Engine::activity() const {
@@ -243,11 +227,7 @@ Activity Engine::activity() const {
 
 void Engine::on_finished(int group, Submission& submission, Result result, const Error* error) {
   observers_.announce(&Observer::on_completed, group, submission.request, error);
-  if (error != nullptr) {
-    submission.work->fail(*error);
-  } else {
-    submission.work->finish(std::move(result));
-  }
+  submission.work->finish(std::move(result), error);
 }
 
 // Ranks have made different numbers of calls before all joined, so all restart the numbers of unnamed requests. This
@@ -261,8 +241,7 @@ void Engine::on_all_joined(int group) {
 // ---- failure of the job ----
 
 FailureCause Engine::own_cause(FailureKind kind, const std::string& text) const {
-  return {kind, topology_.rank, hosts_[static_cast<std::size_t>(topology_.rank)], text, wall_clock(),
-          "",   topology_.rank};
+  return {kind, topology_.rank, topology_.host_name(topology_.rank), text, wall_clock(), "", topology_.rank};
 }
 
 // A rank of this host that has died or is dying; -1 if there is none.
@@ -298,7 +277,7 @@ void Engine::record(const std::exception& error) {
     if (const int dead = find_dying(); dead >= 0) {
       cause.kind = FailureKind::kLostConnection;
       cause.rank = dead;
-      cause.host = hosts_[static_cast<std::size_t>(dead)];
+      cause.host = topology_.host_name(dead);
     }
     failure_.record(cause);
   }
@@ -323,10 +302,7 @@ void Engine::fail() {
 
 void Engine::fail_everything(const Error& error) {
   groups_.fail_all(error);
-  for (SubmitQueue::Entry& entry : std::exchange(postponed_, {})) {
-    on_finished(entry.process_set, entry.submission, Result(), &error);
-  }
-  for (SubmitQueue::Entry& entry : queue_.take_submissions()) {
+  for (SubmitQueue::Entry& entry : queue_.take_all()) {
     on_finished(entry.process_set, entry.submission, Result(), &error);
   }
 }
@@ -364,8 +340,8 @@ void Engine::make_group(int id, std::vector<int> ranks, std::unique_ptr<Fabric> 
     if (id == 0) options.messages_before = kMessagesOfHandshake;
     std::vector<int> hosts;
     for (const int r : ranks) {
-      options.hosts.push_back(hosts_[static_cast<std::size_t>(r)]);
-      hosts.push_back(host_numbers_[static_cast<std::size_t>(r)]);
+      options.hosts.push_back(topology_.host_name(r));
+      hosts.push_back(topology_.host_numbers[static_cast<std::size_t>(r)]);
     }
     DataPlanes planes = fabric->make_planes(hosts);
     PlanChannel channel = make_plan_channel(*fabric, hosts);

@@ -23,24 +23,15 @@
 #include "observer/observer.h"
 #include "observer/statistics.h"
 #include "queue/submit_queue.h"
-#include "watch/finished_calls.h"
 
 namespace sirtaki {
 
 struct EngineOptions {
   Settings settings;
   std::string program;                          // must be equal on all ranks, for example versions
-  std::function<void(const std::string&)> say;  // one line for people
+  std::function<void(const std::string&)> log;  // one line for people
   // Gets the stacks of this process's threads when its interpreter does not answer; optional.
   std::function<std::string()> stacks_by_force;
-};
-
-// How the engine's thread notices a submission.
-enum class WakeUp {
-  kNow,         // it is woken
-  kByCaller,    // the caller calls wait(), poll() or wake() right afterwards
-  kIfCoreFree,  // the caller has other work before it waits. The engine's thread is not woken if it has no core of its
-                // own and all ranks share this host: it would only take the core from the caller
 };
 
 class Engine final : private GroupOwner {
@@ -53,10 +44,8 @@ class Engine final : private GroupOwner {
 
   const Topology& topology() const { return topology_; }
 
-  // Any thread. Throws Error at once for wrong arguments that this rank can detect alone. The request's root is a
-  // global rank. An empty name gets a number. `splits` are the global ranks for add_process_set, the id for
-  // remove_process_set.
-  std::shared_ptr<Work> submit(int process_set, Submission submission, WakeUp wake_up = WakeUp::kNow);
+  // Any thread: the only way in is queue().put().
+  SubmitQueue& queue() { return queue_; }
 
   // Any thread: blocks until the work is done. False if a signal may have come: handle it, then call again without
   // `may_help`. With `may_help`, the calling thread does the engine's work itself while the engine's thread sleeps.
@@ -66,14 +55,12 @@ class Engine final : private GroupOwner {
   void poll(Work& work) {
     if (!work.done()) lock_.poll(work);
   }
-  // The program has read the result of a work that it did not wait for.
-  void note_result_read() { queue_.begin_epoch(); }
   // Work::then() for a program that continues in the callback. The callback reads the result, on whichever thread it
   // runs.
   template <class Callback>
   void follow(Work& work, Callback callback) {
     work.then([this, callback = std::move(callback)](Work& done) {
-      note_result_read();
+      queue_.begin_epoch();
       callback(done);
     });
   }
@@ -117,7 +104,6 @@ class Engine final : private GroupOwner {
 
   // For EngineLock.
   void take_in();
-  void admit(SubmitQueue::Entry entry);
   bool progress(bool awaited) { return groups_.progress(awaited); }
   Activity activity() const;
   void look(Clock::time_point now) { groups_.look(now); }
@@ -148,24 +134,19 @@ class Engine final : private GroupOwner {
   void on_process_set(const Agreement& agreement, std::optional<Submission> submission) override;
   void on_asked(int group) override { inquiry_.collect(group); }
   void on_job_status(const std::string& job_status) override { inquiry_.set_job_status(job_status); }
-  void say(const std::string& line) override { options_.say(line); }
+  void log(const std::string& line) override { options_.log(line); }
 
   EngineOptions options_;
   Observers observers_;
   Statistics statistics_;
-  FinishedCalls finished_calls_;
-  std::vector<std::string> hosts_;  // names, by rank
-  std::vector<int> host_numbers_;
   std::string control_;
   Topology topology_;
   std::shared_ptr<HostBells> bells_;  // null unless all ranks share a host
-  bool has_core_ = true;              // the engine's thread has its own core, or there are several hosts
 
   // The mutexes of these parts are locked in this order: failure_, inquiry_, queue_. The engine lock comes first.
   Doorbell doorbell_;
   SubmitQueue queue_;
   Groups groups_;
-  std::vector<SubmitQueue::Entry> postponed_;  // until an earlier call of the same name is done
   StatusInquiry inquiry_;
   FailureState failure_;
   EngineLock<Engine> lock_;

@@ -22,23 +22,13 @@ Group::Group(GroupOptions options, std::unique_ptr<Fabric> fabric, DataPlanes pl
              GroupOwner& owner, const Observers& observers)
     : options_(std::move(options)),
       fabric_(std::move(fabric)),
-      transport_(&fabric_->transport()),
-      control_(*transport_, options_.ranks, options_.messages_before),
+      control_(transport(), options_.ranks, options_.messages_before),
       owner_(owner),
       observers_(observers),
-      executor_(
-          transport_->rank(), transport_->size(), std::move(planes),
-          [this](Submission& submission, Result result, const Error* error) {
-            deliver(submission, std::move(result), error);
-          },
-          observers),
-      plan_(options_.id, transport_->rank(), transport_->size(), std::move(plan_channel), *this, observers),
-      progress_watch_(transport_->rank(), options_.ranks, options_.hosts, watch_settings(options_)) {
-  if (transport_->rank() == 0) coordinator_.emplace(options_.ranks, options_.hosts, watch_settings(options_));
-}
-
-void Group::submit(Submission submission) {
-  if (!plan_.take(submission)) vote(std::move(submission));
+      executor_(options_.id, transport().rank(), transport().size(), std::move(planes), owner, observers),
+      plan_(options_.id, transport().rank(), transport().size(), std::move(plan_channel), *this, owner, observers),
+      progress_watch_(transport().rank(), options_.ranks, options_.hosts, watch_settings(options_)) {
+  if (transport().rank() == 0) coordinator_.emplace(options_.ranks, options_.hosts, watch_settings(options_));
 }
 
 void Group::vote(Submission submission) {
@@ -47,10 +37,6 @@ void Group::vote(Submission submission) {
   observers_.announce(&Observer::on_voted, options_.id, submission.request, vote.slot != kNoCacheSlot);
   announcement_.votes.push_back(std::move(vote));
   in_flight_.add(std::move(submission));
-}
-
-void Group::deliver(Submission& submission, Result result, const Error* error) {
-  owner_.on_finished(options_.id, submission, std::move(result), error);
 }
 
 void Group::on_plan_batch_done() {
@@ -140,7 +126,7 @@ bool Group::take_in_messages() {
     }
     progress_watch_.on_verdict();
     Verdict verdict = decode_verdict(message.bytes);
-    check_verdict(verdict, transport_->size());
+    check_verdict(verdict, transport().size());
     if (postponed_.empty() || verdict.failure) {
       act_on(std::move(verdict));
     } else {
@@ -152,17 +138,17 @@ bool Group::take_in_messages() {
 
 bool Group::coordinate() {
   if (coordinator_->has_to_watch()) {
-    for (const std::string& line : coordinator_->watch(Clock::now())) owner_.say(line);
+    for (const std::string& line : coordinator_->watch(Clock::now())) owner_.log(line);
   }
   // While a plan verdict is postponed, make no new decisions. Every rank postpones alike. A failing job is the
   // exception.
   if (!postponed_.empty() && !coordinator_->fails()) return false;
   Verdict verdict = coordinator_->decide(executor_.busy(), plan_.may_lock());
   if (!verdict.has_content()) return false;
-  if (transport_->size() > 1) {
+  if (transport().size() > 1) {
     const Bytes bytes = encode(verdict);
-    for (int rank = 1; rank < transport_->size(); ++rank) control_.send(rank, bytes);
-    observers_.announce(&Observer::on_messages_sent, options_.id, transport_->size() - 1);
+    for (int rank = 1; rank < transport().size(); ++rank) control_.send(rank, bytes);
+    observers_.announce(&Observer::on_messages_sent, options_.id, transport().size() - 1);
   }
   act_on(std::move(verdict));
   return true;
@@ -182,7 +168,7 @@ bool Group::act_on(Verdict verdict) {
   for (const CacheSlot slot : verdict.forgotten) cache_.forget(slot);
   for (const Refusal& refusal : verdict.refusals) refuse(refusal);
   for (const std::int64_t rank : verdict.asked) {
-    if (rank == transport_->rank()) owner_.on_asked(options_.id);
+    if (rank == transport().rank()) owner_.on_asked(options_.id);
   }
   if (!verdict.job_status.empty()) owner_.on_job_status(verdict.job_status);
   if (verdict.last_joined >= 0) finish_joins(options_.ranks[static_cast<std::size_t>(verdict.last_joined)]);
@@ -199,8 +185,7 @@ void Group::start(ItemList& items) {
     owner_.on_process_set(*batch.front().agreement, std::move(batch.front().submission));
     return;
   }
-  const BatchEvent event = event_of(batch, options_.id, false, ++batches_);
-  executor_.add(std::move(batch), event);
+  executor_.add(std::move(batch));
 }
 
 BatchItem Group::to_batch_item(Item& item) {
@@ -255,9 +240,9 @@ void Group::lock_plan(const std::vector<std::vector<CacheSlot>>& slots) {
 void Group::refuse(const Refusal& refusal) {
   const Error error(ErrorKind::kPrecondition, refusal.message);
   if (refusal.name.empty()) {
-    for (Submission& join : in_flight_.take_joins()) deliver(join, Result(), &error);
+    for (Submission& join : in_flight_.take_joins()) owner_.on_finished(options_.id, join, Result(), &error);
   } else if (std::optional<Submission> submission = in_flight_.take(refusal.name, refusal.sequence)) {
-    deliver(*submission, Result(), &error);
+    owner_.on_finished(options_.id, *submission, Result(), &error);
   }
 }
 
@@ -292,7 +277,7 @@ void Group::report_standing(Clock::time_point now) {
 void Group::fail_all(const Error& error) {
   executor_.abort(error);
   plan_.fail_all(error);
-  for (Submission& submission : in_flight_.take_all()) deliver(submission, Result(), &error);
+  for (Submission& submission : in_flight_.take_all()) owner_.on_finished(options_.id, submission, Result(), &error);
 }
 
 void Group::close() {

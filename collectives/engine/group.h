@@ -22,9 +22,8 @@
 namespace sirtaki {
 
 // What a group needs from its engine.
-class GroupOwner {
+class GroupOwner : public SubmissionOwner {
  public:
-  virtual void on_finished(int group, Submission& submission, Result result, const Error* error) = 0;
   // All ranks have joined; comes before this rank's joins are done.
   virtual void on_all_joined(int group) = 0;
   // All ranks agreed to make or remove a process set; called in the same order on all ranks.
@@ -32,7 +31,7 @@ class GroupOwner {
   // The coordinator wants this rank's status.
   virtual void on_asked(int group) = 0;
   virtual void on_job_status(const std::string& job_status) = 0;
-  virtual void say(const std::string& line) = 0;
+  virtual void log(const std::string& line) = 0;
 
  protected:
   ~GroupOwner() = default;
@@ -51,7 +50,8 @@ class Group final : private PlanOwner {
   Group(GroupOptions options, std::unique_ptr<Fabric> fabric, DataPlanes planes, PlanChannel plan_channel,
         GroupOwner& owner, const Observers& observers);
 
-  void submit(Submission submission);
+  // Takes all submissions, and votes for those that no plan runs.
+  PlanFollower& plan() { return plan_; }
   void leave();
   void announce_failure(const FailureCause& cause) { announcement_.failure = cause; }
   // This rank's status, after on_asked().
@@ -77,14 +77,14 @@ class Group final : private PlanOwner {
   bool active() const;
   bool moving_data() const { return executor_.busy() || plan_.moving_data(); }
   // No collective is under way on the planes, so no other rank needs this rank there.
-  bool settled() const { return !executor_.busy() && !plan_.busy(); }
+  bool planes_idle() const { return !executor_.busy() && !plan_.busy(); }
   // Is this rank woken when another rank has moved this group on?
-  bool wakes() const { return (transport_->wakes() || transport_->size() == 1) && executor_.wakes() && plan_.wakes(); }
+  bool wakes() const { return (transport().wakes() || transport().size() == 1) && executor_.wakes() && plan_.wakes(); }
   // Is there queued work that may still fail? progress() checks it from time to time.
   bool watching() const { return executor_.watching() || plan_.watching(); }
   bool leaving() const { return leaving_ != Leaving::kNo; }
   bool all_left() const { return leaving_ == Leaving::kAllLeft; }
-  bool flushed() { return transport_->flushed(); }
+  bool flushed() { return transport().flushed(); }
 
   void fail_all(const Error& error);
   // The process set was removed. Requests that were agreed on still run on every rank; the set's coordinator refuses
@@ -98,10 +98,10 @@ class Group final : private PlanOwner {
   enum class Leaving { kNo, kRequested, kAnnounced, kAllLeft };
 
   void vote(Submission submission) override;
-  void deliver(Submission& submission, Result result, const Error* error) override;
   void on_plan_batch_done() override;
   void on_plan_ended(std::uint64_t steps) override;
 
+  Transport& transport() const { return fabric_->transport(); }
   bool send_announcement();
   bool take_in_messages();
   bool coordinate();
@@ -116,7 +116,6 @@ class Group final : private PlanOwner {
 
   GroupOptions options_;
   std::unique_ptr<Fabric> fabric_;
-  Transport* const transport_;  // the fabric's
   ControlChannel control_;
   GroupOwner& owner_;
   const Observers& observers_;
@@ -129,7 +128,6 @@ class Group final : private PlanOwner {
   Announcement announcement_;  // to be sent next
   // The first verdict makes a plan while this rank is still leaving the old one. The others came after it.
   std::deque<Verdict> postponed_;
-  std::uint64_t batches_ = 0;  // that were voted for
   Leaving leaving_ = Leaving::kNo;
 };
 

@@ -6,7 +6,7 @@ namespace sirtaki {
 namespace {
 
 bool has_ended(const std::unique_ptr<Group>& group) {
-  return group->all_left() && group->settled() && group->flushed();
+  return group->all_left() && group->planes_idle() && group->flushed();
 }
 
 }  // namespace

@@ -44,9 +44,9 @@ class Waiter {
                                                       std::chrono::duration<double>(settings.start_timeout_seconds))) {}
 
   // False if the time is over.
-  bool wait_for(ControlChannel& line, Message& message) {
+  bool wait_for(ControlChannel& control, Message& message) {
     backoff_.reset();
-    while (!line.receive(message)) {
+    while (!control.receive(message)) {
       if (std::chrono::steady_clock::now() > limit_) return false;
       backoff_.pause(doorbell_, false);
     }
@@ -72,11 +72,11 @@ std::string find_difference(const Introductions& all) {
   return "";
 }
 
-void gather(ControlChannel& line, Introductions& all, const Settings& settings) {
+void gather(ControlChannel& control, Introductions& all, const Settings& settings) {
   Waiter waiter(settings);
   for (std::size_t arrived = 1; arrived < all.size(); ++arrived) {
     Message message;
-    if (!waiter.wait_for(line, message)) {
+    if (!waiter.wait_for(control, message)) {
       std::vector<int> missing;
       for (std::size_t rank = 0; rank < all.size(); ++rank) {
         if (!all[rank]) missing.push_back(static_cast<int>(rank));
@@ -87,7 +87,8 @@ void gather(ControlChannel& line, Introductions& all, const Settings& settings) 
                                                 " s (SIRTAKI_START_TIMEOUT), missing: " + list_ranks(missing));
     }
     std::optional<Introduction>& theirs = all[static_cast<std::size_t>(message.from)];
-    if (theirs) throw Error(ErrorKind::kPrecondition, "rank " + std::to_string(message.from) + " came twice");
+    if (theirs)
+      throw Error(ErrorKind::kPrecondition, "two processes connected as rank " + std::to_string(message.from));
     Reader reader(message.bytes);
     theirs = read(reader);
     reader.finish();
@@ -95,16 +96,16 @@ void gather(ControlChannel& line, Introductions& all, const Settings& settings) 
 }
 
 // The reason why the job cannot start, for all ranks; empty if there is none.
-std::string meet(ControlChannel& line, Introductions& all, const Settings& settings) {
+std::string find_problem(ControlChannel& control, Introductions& all, const Settings& settings) {
   try {
-    gather(line, all, settings);
+    gather(control, all, settings);
   } catch (const Error& error) {
     return error.what();
   }
   return find_difference(all);
 }
 
-ControlChannel line_over(Transport& transport) {
+ControlChannel control_channel(Transport& transport) {
   std::vector<int> names(static_cast<std::size_t>(transport.size()));
   std::iota(names.begin(), names.end(), 0);
   return {transport, std::move(names)};
@@ -113,8 +114,8 @@ ControlChannel line_over(Transport& transport) {
 std::vector<Introduction> lead(Transport& transport, const Introduction& own, const Settings& settings) {
   Introductions all(static_cast<std::size_t>(transport.size()));
   all[0] = own;
-  ControlChannel line = line_over(transport);
-  const std::string problem = meet(line, all, settings);
+  ControlChannel control = control_channel(transport);
+  const std::string problem = find_problem(control, all, settings);
   Writer writer;
   writer.text(problem);
   std::vector<Introduction> result;
@@ -123,7 +124,7 @@ std::vector<Introduction> lead(Transport& transport, const Introduction& own, co
     for (const Introduction& introduction : result) write(writer, introduction);
   }
   const Bytes bytes = writer.take();
-  for (int rank = 1; rank < transport.size(); ++rank) line.send(rank, bytes);
+  for (int rank = 1; rank < transport.size(); ++rank) control.send(rank, bytes);
   if (!problem.empty()) throw Error(ErrorKind::kPrecondition, problem);
   return result;
 }
@@ -131,13 +132,13 @@ std::vector<Introduction> lead(Transport& transport, const Introduction& own, co
 std::vector<Introduction> follow(Transport& transport, const Introduction& own, const Settings& settings) {
   Writer writer;
   write(writer, own);
-  ControlChannel line = line_over(transport);
-  line.send(0, writer.take());
+  ControlChannel control = control_channel(transport);
+  control.send(0, writer.take());
   // Rank 0 waits for the slowest rank, and then needs time to send the result.
   Settings patient = settings;
   patient.start_timeout_seconds += 5;
   Message message;
-  if (!Waiter(patient).wait_for(line, message)) {
+  if (!Waiter(patient).wait_for(control, message)) {
     throw Error(ErrorKind::kPrecondition,
                 "rank " + std::to_string(transport.rank()) + " got no answer from rank 0 within " +
                     std::to_string(static_cast<int>(patient.start_timeout_seconds)) + " s (SIRTAKI_START_TIMEOUT)");

@@ -6,28 +6,26 @@
 
 namespace sirtaki {
 
-StatusInquiry::StatusInquiry(int rank, const std::vector<std::string>& hosts, SubmitQueue& queue, Groups& groups,
-                             const FinishedCalls& finished_calls, std::function<std::string()> stacks_by_force)
-    : rank_(rank),
-      hosts_(hosts),
-      queue_(queue),
-      groups_(groups),
-      finished_calls_(finished_calls),
-      stacks_by_force_(std::move(stacks_by_force)) {}
+StatusInquiry::StatusInquiry(const Topology& topology, SubmitQueue& queue, Groups& groups, Observers& observers,
+                             std::function<std::string()> stacks_by_force)
+    : topology_(topology), queue_(queue), groups_(groups), stacks_by_force_(std::move(stacks_by_force)) {
+  observers.add(finished_calls_);
+}
 
 // ---- any thread ----
 
 std::string StatusInquiry::report() {
   std::string text = ask(report_, [this] { collect(kThisProcess); }, kOwnReport);
   if (!text.empty()) return text;
-  return section({"process " + std::to_string(getpid()) + ": its engine is held up, in a library or by a stop",
+  return section({"process " + std::to_string(getpid()) +
+                      ": its engine is blocked, in a library or because the process is stopped",
                   stacks_by_force()});
 }
 
 std::string StatusInquiry::job_status() {
   std::string text = ask(job_status_, [this] { groups_.world().ask_for_job_status(); }, kJobStatus);
   if (!text.empty()) return text;
-  return report() + "\nrank 0 on host " + hosts_[0] + ", which asks the others, does not answer";
+  return report() + "\nrank 0 on host " + topology_.host_name(0) + ", which collects the status, does not answer";
 }
 
 // Posts `call`, which makes the engine produce the text, and waits for it. "" if there is no answer in time.
@@ -114,7 +112,7 @@ std::string StatusInquiry::describe() const {
 }
 
 std::string StatusInquiry::section(const RankStatus& status) const {
-  return section_of(rank_, hosts_[static_cast<std::size_t>(rank_)], status);
+  return section_of(topology_.rank, topology_.host_name(topology_.rank), status);
 }
 
 }  // namespace sirtaki

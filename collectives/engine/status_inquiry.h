@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "agreement/rank_status.h"
+#include "base/topology.h"
 #include "engine/groups.h"
 #include "queue/submit_queue.h"
 #include "watch/finished_calls.h"
@@ -19,10 +20,10 @@ namespace sirtaki {
 
 class StatusInquiry {
  public:
-  // `hosts`: names by rank; they may be filled in later. `stacks_by_force`: gets the stacks if the interpreter does not
-  // answer; may be null.
-  StatusInquiry(int rank, const std::vector<std::string>& hosts, SubmitQueue& queue, Groups& groups,
-                const FinishedCalls& finished_calls, std::function<std::string()> stacks_by_force);
+  // `topology` may be filled in later. `stacks_by_force`: gets the stacks if the interpreter does not answer; may be
+  // null.
+  StatusInquiry(const Topology& topology, SubmitQueue& queue, Groups& groups, Observers& observers,
+                std::function<std::string()> stacks_by_force);
 
   // ---- any thread ----
 
@@ -55,11 +56,10 @@ class StatusInquiry {
   std::string section(const RankStatus& status) const;
   std::string stacks_by_force() const { return stacks_by_force_ ? stacks_by_force_() : ""; }
 
-  const int rank_;
-  const std::vector<std::string>& hosts_;
+  const Topology& topology_;
   SubmitQueue& queue_;
   Groups& groups_;
-  const FinishedCalls& finished_calls_;
+  FinishedCalls finished_calls_;
   std::function<std::string()> stacks_by_force_;
 
   std::vector<int> asking_;  // groups, or kThisProcess

@@ -59,9 +59,12 @@ void add_event(std::vector<EventPtr>& events, const EventPtr& event) {
 
 }  // namespace
 
-BatchEvent event_of(const Batch& batch, int group, bool planned, std::uint64_t number) {
-  BatchEvent event{.group = group, .planned = planned, .number = number};
-  if (!batch.empty()) event.verb = batch.front().agreement->request.verb;
+Executor::Executor(int group, int rank, int size, DataPlanes planes, SubmissionOwner& owner, const Observers& observers)
+    : group_(group), rank_(rank), size_(size), planes_(std::move(planes)), owner_(owner), observers_(observers) {}
+
+BatchEvent Executor::next_event(const Batch& batch, bool planned) {
+  BatchEvent event{.group = group_, .planned = planned, .number = ++number_};
+  event.verb = batch.front().agreement->request.verb;
   for (const BatchItem& item : batch) {
     event.tensors += item.agreement->request.tensors.size();
     event.bytes += static_cast<std::uint64_t>(bytes_of(item.agreement->request));
@@ -69,13 +72,12 @@ BatchEvent event_of(const Batch& batch, int group, bool planned, std::uint64_t n
   return event;
 }
 
-Executor::Executor(int rank, int size, DataPlanes planes, Deliver deliver, const Observers& observers)
-    : rank_(rank), size_(size), planes_(std::move(planes)), deliver_(std::move(deliver)), observers_(observers) {}
-
-void Executor::add(Batch batch, BatchEvent event, std::optional<PlanBarrier> barrier) {
-  if (!batch.empty()) observers_.announce(&Observer::on_fused, event);
-  Entry& entry = batches_.emplace_back(std::move(batch), event, barrier);
-  if (!entry.barrier || entry.batch.empty()) return;
+void Executor::add(Batch batch, std::optional<PlanBarrier> barrier) {
+  Entry& entry = batches_.emplace_back(std::move(batch), BatchEvent(), barrier);
+  if (entry.batch.empty()) return;
+  entry.event = next_event(entry.batch, barrier.has_value());
+  observers_.announce(&Observer::on_fused, entry.event);
+  if (!entry.barrier) return;
   entry.barrier->observers = &observers_;
   entry.barrier->batch = &entry.event;
 }
@@ -83,7 +85,7 @@ void Executor::add(Batch batch, BatchEvent event, std::optional<PlanBarrier> bar
 bool Executor::at_barrier() const { return busy() && batches_.front().barrier && !batches_.front().barrier->over; }
 
 bool Executor::progress() {
-  if (watching_) look_after_queued();
+  if (watching_) check_queued_work();
   if (batches_.empty()) return false;
   const bool starts = !running_.has_value();
   if (starts) {
@@ -107,8 +109,8 @@ bool Executor::progress() {
 
 void Executor::finish_batch(const Error* refused) {
   if (plane_ != nullptr) {
-    if (const EventPtr there = plane_->end()) {
-      for (Result& result : results_) result.there = there;
+    if (const EventPtr output_ready = plane_->end()) {
+      for (Result& result : results_) result.output_ready = output_ready;
       watching_ = true;
     }
   }
@@ -122,8 +124,11 @@ void Executor::finish_batch(const Error* refused) {
   observers_.announce(&Observer::on_finished, event, refused == nullptr ? outcome : BatchOutcome::kRefused);
   if (called_off) {
     called_off_ = std::move(batch);
-  } else {
-    deliver_all(batch, refused);
+    --number_;
+    return;
+  }
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    if (batch[i].submission) owner_.on_finished(group_, *batch[i].submission, std::move(results_[i]), refused);
   }
 }
 
@@ -152,18 +157,12 @@ void Executor::for_each(const std::function<void(const Submission&, bool running
   }
 }
 
-void Executor::look_after_queued() {
+void Executor::check_queued_work() {
   const auto now = std::chrono::steady_clock::now();
   if (now < next_look_) return;
   next_look_ = now + kLookInterval;
   watching_ = false;
   for (const auto& plane : planes_) watching_ |= plane->watch();
-}
-
-void Executor::deliver_all(Batch& batch, const Error* error) {
-  for (std::size_t i = 0; i < batch.size(); ++i) {
-    if (batch[i].submission) deliver_(*batch[i].submission, std::move(results_[i]), error);
-  }
 }
 
 void Executor::abort(const Error& error) {
@@ -173,7 +172,7 @@ void Executor::abort(const Error& error) {
   watching_ = false;
   for (Entry& entry : batches_) {
     for (BatchItem& item : entry.batch) {
-      if (item.submission) deliver_(*item.submission, Result(), &error);
+      if (item.submission) owner_.on_finished(group_, *item.submission, Result(), &error);
     }
   }
   // A plane's unfinished work may still use memory. So the task is not destroyed, but kept until the process ends.

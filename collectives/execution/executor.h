@@ -28,23 +28,28 @@ struct BatchItem {
 };
 using Batch = std::vector<BatchItem>;
 
-// The event that describes this batch to observers.
-BatchEvent event_of(const Batch& batch, int group, bool planned, std::uint64_t number);
+// Gets each submission when it is over.
+class SubmissionOwner {
+ public:
+  // The submission has succeeded, or has failed if there is an error.
+  virtual void on_finished(int group, Submission& submission, Result result, const Error* error) = 0;
+
+ protected:
+  ~SubmissionOwner() = default;
+};
 
 class Executor {
  public:
-  // Called when a submission is finished (error null) or failed.
-  using Deliver = std::function<void(Submission&, Result, const Error*)>;
-
-  Executor(int rank, int size, DataPlanes planes, Deliver deliver, const Observers& observers);
+  // `group`: number of the group. `rank` and `size`: in the group.
+  Executor(int group, int rank, int size, DataPlanes planes, SubmissionOwner& owner, const Observers& observers);
 
   // Queues a batch. A batch with a barrier has only allreduces of host tensors, and runs only if no rank departs at the
   // barrier. A rank that departs adds an empty batch.
-  void add(Batch batch, BatchEvent event, std::optional<PlanBarrier> barrier = std::nullopt);
+  void add(Batch batch, std::optional<PlanBarrier> barrier = std::nullopt);
   bool busy() const { return !batches_.empty(); }
   // The running batch waits at its barrier for other ranks.
   bool at_barrier() const;
-  // The last batch, if it was called off at its barrier: its submissions are not delivered.
+  // The last batch, if it was called off at its barrier: its submissions are not over.
   Batch take_called_off() { return std::exchange(called_off_, {}); }
   // The requests of the running batch, and where this rank made them.
   std::vector<StandingWait> running() const;
@@ -91,15 +96,17 @@ class Executor {
   void* output(BatchItem& item, std::size_t tensor, Shape shape);
   void finish_transfer();
   void finish_batch(const Error* refused);
-  void look_after_queued();
-  void deliver_all(Batch& batch, const Error* error);
+  void check_queued_work();
+  BatchEvent next_event(const Batch& batch, bool planned);
 
+  int group_;
   int rank_;
   int size_;
   DataPlanes planes_;
-  Deliver deliver_;
+  SubmissionOwner& owner_;
   const Observers& observers_;
   std::deque<Entry> batches_;  // the first is running
+  std::uint64_t number_ = 0;   // of the last batch that was added
   std::optional<Task> running_;
   std::vector<Result> results_;  // of the running batch, by item
   Batch called_off_;

@@ -53,9 +53,9 @@ class MpiFabric final : public Fabric {
 }  // namespace
 
 std::unique_ptr<Fabric> make_mpi_fabric(MpiCommunicator communicator, PlaneOptions options) {
-  if (options.tell) {
-    options.tell = [tell = std::move(options.tell), told = std::make_shared<bool>(false)](const std::string& line) {
-      if (!std::exchange(*told, true)) tell(line);
+  if (options.log) {
+    options.log = [log = std::move(options.log), logged = std::make_shared<bool>(false)](const std::string& line) {
+      if (!std::exchange(*logged, true)) log(line);
     };
   }
   return MpiFabric::make(std::make_unique<MpiTransport>(std::move(communicator)),

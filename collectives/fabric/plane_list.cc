@@ -38,7 +38,7 @@ class PlaneMaker {
       case PlaneKind::kGpu:
         return make_plane_for_gpus(before);
     }
-    if (!why.empty()) tell("no shared memory, so data goes through the network: " + why);
+    if (!why.empty()) log("no shared memory, so data goes through the network: " + why);
     return plane;
   }
 
@@ -49,15 +49,15 @@ class PlaneMaker {
     if (options_.hierarchical_allreduce) {
       std::string why;
       gpus.levels = make_host_levels(transport_, hosts_, network_.make_rail, why);
-      if (!why.empty()) tell("SIRTAKI_HIERARCHICAL_ALLREDUCE=1 is without effect: " + why);
+      if (!why.empty()) log("SIRTAKI_HIERARCHICAL_ALLREDUCE=1 is without effect: " + why);
     }
     std::vector<DataPlane*> host_planes;
     for (const auto& plane : before) host_planes.push_back(plane.get());
     return make_gpu_plane(transport_, std::move(host_planes), std::move(gpus));
   }
 
-  void tell(const std::string& line) const {
-    if (transport_.rank() == 0 && options_.tell) options_.tell(line);
+  void log(const std::string& line) const {
+    if (transport_.rank() == 0 && options_.log) options_.log(line);
   }
 
   Transport& transport_;

@@ -27,9 +27,9 @@ std::vector<PlaneKind> order_of_planes(const PlaneFacts& facts);
 
 struct PlaneOptions {
   bool shared_memory = true;
-  bool hierarchical_allreduce = false;             // of GPU tensors
-  GpuOptions gpus{};                               // without `mpi` and `levels`, which differ between groups
-  std::function<void(const std::string&)> tell{};  // one line for people
+  bool hierarchical_allreduce = false;            // of GPU tensors
+  GpuOptions gpus{};                              // without `mpi` and `levels`, which differ between groups
+  std::function<void(const std::string&)> log{};  // one line for people
 };
 
 // What a network contributes to the planes of one group.

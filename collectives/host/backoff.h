@@ -17,7 +17,8 @@ class Backoff {
  public:
   explicit Backoff(bool cores_are_free) : cores_are_free_(cores_are_free) {}
   // Spins only while no other rank of the host works on the same core, and yields the core otherwise.
-  explicit Backoff(CorePlacement seats) : cores_are_free_(seats.suffice()), seats_(std::move(seats)) {}
+  explicit Backoff(CorePlacement placement)
+      : cores_are_free_(placement.has_cores_for_all()), placement_(std::move(placement)) {}
 
   void reset() { waiting_ = false; }
 
@@ -31,10 +32,12 @@ class Backoff {
   void pause(Doorbell& doorbell, bool moving_data);
 
  private:
-  bool has_core() { return cores_are_free_ && (!seats_ || !seats_->shared() || seats_->move_apart()); }
+  bool has_core() {
+    return cores_are_free_ && (!placement_ || !placement_->shared() || placement_->move_to_free_core());
+  }
 
   bool cores_are_free_;
-  std::optional<CorePlacement> seats_;
+  std::optional<CorePlacement> placement_;
   bool waiting_ = false;
   std::chrono::steady_clock::time_point since_;
 };

@@ -22,8 +22,8 @@ std::size_t ByteRing::checked(std::uint64_t bytes) {
 
 std::size_t ByteRing::push(std::span<const std::byte> bytes) {
   const std::uint64_t position = written().load(std::memory_order_relaxed);
-  const std::size_t room = kCapacity - checked(position - read().load(std::memory_order_acquire));
-  const std::size_t count = std::min(room, bytes.size());
+  const std::size_t space = kCapacity - checked(position - read().load(std::memory_order_acquire));
+  const std::size_t count = std::min(space, bytes.size());
   const std::size_t start = position % kCapacity;
   const std::size_t straight = std::min(count, kCapacity - start);
   if (straight > 0) std::memcpy(bytes_ + start, bytes.data(), straight);
@@ -34,8 +34,8 @@ std::size_t ByteRing::push(std::span<const std::byte> bytes) {
 
 std::size_t ByteRing::pop(std::span<std::byte> bytes) {
   const std::uint64_t position = read().load(std::memory_order_relaxed);
-  const std::size_t there = checked(written().load(std::memory_order_acquire) - position);
-  const std::size_t count = std::min(there, bytes.size());
+  const std::size_t available = checked(written().load(std::memory_order_acquire) - position);
+  const std::size_t count = std::min(available, bytes.size());
   if (count == 0) return 0;
   const std::size_t start = position % kCapacity;
   const std::size_t straight = std::min(count, kCapacity - start);

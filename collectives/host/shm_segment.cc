@@ -70,11 +70,11 @@ Part map(File file, std::size_t size, int rank) {
   return {.bytes = {static_cast<std::byte*>(address), size}, .descriptor = file.release()};
 }
 
-// The sizes from the first that fits in half of the free room on; at least the last size.
+// The sizes from the first that fits in half of the free memory on; at least the last size.
 std::span<const std::size_t> modest(const File& file, std::span<const std::size_t> sizes) {
-  struct statvfs room{};
-  if (fstatvfs(file.descriptor(), &room) != 0 || room.f_blocks == 0) return sizes;  // unlimited
-  const std::uint64_t free = static_cast<std::uint64_t>(room.f_bavail) * room.f_frsize;
+  struct statvfs file_system{};
+  if (fstatvfs(file.descriptor(), &file_system) != 0 || file_system.f_blocks == 0) return sizes;  // unlimited
+  const std::uint64_t free = static_cast<std::uint64_t>(file_system.f_bavail) * file_system.f_frsize;
   while (sizes.size() > 1 && sizes.front() > free / 2) sizes = sizes.subspan(1);
   return sizes;
 }
@@ -169,16 +169,17 @@ std::unique_ptr<ShmSegment> ShmSegment::share(Transport& transport, std::span<co
                                               bool& made, std::string& why) {
   Part part;
   const std::string name = by_name && transport.rank() == 0 ? random_name() : "";
-  std::string told;
+  std::string file_name;
   if (transport.rank() == 0) {
     part = reserve(by_name ? named_file(name) : nameless_file(), sizes);
-    if (!part.bytes.empty()) told = by_name ? name : place_of(part.descriptor);
-    send_text_to_all(transport, told);
+    if (!part.bytes.empty()) file_name = by_name ? name : place_of(part.descriptor);
+    send_text_to_all(transport, file_name);
   } else {
-    told = receive_text(transport, 0);
-    if (!told.empty()) part = by_name ? open_by_name(told, transport.rank()) : open_by_place(told, transport.rank());
+    file_name = receive_text(transport, 0);
+    if (!file_name.empty())
+      part = by_name ? open_by_name(file_name, transport.rank()) : open_by_place(file_name, transport.rank());
   }
-  made = !told.empty();
+  made = !file_name.empty();
   std::unique_ptr<ShmSegment> segment(part.bytes.empty() ? nullptr : new ShmSegment(part.bytes, part.descriptor));
   why = first_failure(transport, part.failure);
   if (!name.empty()) shm_unlink(name.c_str());
@@ -191,7 +192,7 @@ std::unique_ptr<ShmSegment> ShmSegment::of_threads(std::shared_ptr<std::byte> me
   return segment;
 }
 
-bool ShmSegment::is_let_go_by(int rank) const {
+bool ShmSegment::is_released_by(int rank) const {
   struct flock lock = lock_of(rank, F_WRLCK);
   return fcntl(descriptor_, F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
 }

@@ -33,7 +33,7 @@ class ShmSegment {
   std::span<std::byte> bytes() const { return bytes_; }
 
   // Has this rank's process released the segment, or died? Not for ranks that are threads of this process.
-  bool is_let_go_by(int rank) const;
+  bool is_released_by(int rank) const;
 
  private:
   static std::unique_ptr<ShmSegment> share(Transport& transport, std::span<const std::size_t> sizes, bool by_name,

@@ -69,14 +69,14 @@ class Inbox {
  public:
   explicit Inbox(ByteRing ring) : ring_(ring) {}
 
-  // True, with the next message, once the whole message is there. `made_room`: the peer waits for room; wake it.
-  bool take(Bytes& message, bool& made_room) {
-    made_room = false;
+  // True, with the next message, once the whole message is there. `freed_space`: the peer waits for room; wake it.
+  bool take(Bytes& message, bool& freed_space) {
+    freed_space = false;
     if (length_read_ < kLengthSize) {
       const std::size_t count = ring_.pop(std::span(length_).subspan(length_read_));
-      made_room = count > 0;
+      freed_space = count > 0;
       length_read_ += count;
-      if (length_read_ < kLengthSize) return finish(made_room, false);
+      if (length_read_ < kLengthSize) return finish(freed_space, false);
       std::uint64_t length = 0;
       std::memcpy(&length, length_.data(), kLengthSize);
       if (length > kLongestMessage) {
@@ -86,18 +86,18 @@ class Inbox {
     }
     while (body_read_ < body_.size()) {
       const std::size_t count = ring_.pop(std::span(body_).subspan(body_read_));
-      if (count == 0) return finish(made_room, false);
-      made_room = true;
+      if (count == 0) return finish(freed_space, false);
+      freed_space = true;
       body_read_ += count;
     }
     message = std::exchange(body_, {});
     length_read_ = body_read_ = 0;
-    return finish(made_room, true);
+    return finish(freed_space, true);
   }
 
  private:
-  bool finish(bool& made_room, bool complete) {
-    made_room = made_room && ring_.writer_blocked();
+  bool finish(bool& freed_space, bool complete) {
+    freed_space = freed_space && ring_.writer_blocked();
     return complete;
   }
 
@@ -116,7 +116,7 @@ class ShmTransport final : public Transport {
         segment_(std::move(segment)),
         bells_(std::move(bells)),
         job_ranks_(std::move(job_ranks)),
-        seats_(bells_, job_ranks_[static_cast<std::size_t>(inner_->rank())]) {
+        placement_(bells_, job_ranks_[static_cast<std::size_t>(inner_->rank())]) {
     for (int peer = 1; peer < size(); ++peer) {
       if (rank() != 0 && rank() != peer) continue;
       std::byte* const memory = segment_->bytes().data() + static_cast<std::size_t>(peer - 1) * 2 * ByteRing::kMemory;
@@ -135,7 +135,9 @@ class ShmTransport final : public Transport {
   bool wakes() const override { return true; }
   void wake(int peer) override { wake_owner(bells_->of(job_ranks_[static_cast<std::size_t>(peer)])); }
 
-  bool shares_core(int peer) const override { return seats_.shared_with(job_ranks_[static_cast<std::size_t>(peer)]); }
+  bool shares_core(int peer) const override {
+    return placement_.shared_with(job_ranks_[static_cast<std::size_t>(peer)]);
+  }
 
   void send(int to, Bytes bytes) override {
     Peer& peer = peers_[rank() == 0 ? static_cast<std::size_t>(to - 1) : 0];
@@ -148,9 +150,9 @@ class ShmTransport final : public Transport {
       Peer& peer = peers_[next_];
       next_ = (next_ + 1) % peers_.size();
       pump(peer);
-      bool made_room = false;
-      const bool complete = peer.inbox.take(message.bytes, made_room);
-      if (made_room) wake(peer.rank);
+      bool freed_space = false;
+      const bool complete = peer.inbox.take(message.bytes, freed_space);
+      if (freed_space) wake(peer.rank);
       if (!complete) continue;
       message.from = peer.rank;
       return true;
@@ -193,7 +195,7 @@ class ShmTransport final : public Transport {
   std::unique_ptr<ShmSegment> segment_;
   std::shared_ptr<HostBells> bells_;
   std::vector<int> job_ranks_;
-  CorePlacement seats_;
+  CorePlacement placement_;
   std::vector<Peer> peers_;  // rank 0: all others; another rank: rank 0
   std::size_t next_ = 0;     // the peer to check first
 };

@@ -46,7 +46,7 @@ class LockedPlan {
   // Time since the plan last moved.
   Clock::duration idle(Clock::time_point now) const { return now - moved_; }
   std::vector<StandingWait> waits() const;
-  void went_on(Clock::time_point now) { moved_ = now; }
+  void note_progress(Clock::time_point now) { moved_ = now; }
 
   void for_each_held(const std::function<void(const Submission&)>& call) const;
 

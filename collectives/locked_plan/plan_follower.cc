@@ -3,29 +3,26 @@
 namespace sirtaki {
 
 PlanFollower::PlanFollower(int group, int rank, int size, PlanChannel channel, PlanOwner& owner,
-                           const Observers& observers)
+                           SubmissionOwner& submission_owner, const Observers& observers)
     : group_(group),
       size_(size),
       fabric_(std::move(channel.fabric)),
       has_planes_(!channel.planes.empty()),
       owner_(owner),
+      submission_owner_(submission_owner),
       observers_(observers),
-      executor_(
-          rank, size, std::move(channel.planes),
-          [this](Submission& submission, Result result, const Error* error) {
-            owner_.deliver(submission, std::move(result), error);
-          },
-          observers) {}
+      executor_(group, rank, size, std::move(channel.planes), submission_owner, observers) {}
 
-bool PlanFollower::take(Submission& submission) {
-  if (!plan_) return false;
-  const LockedPlan::Answer answer = plan_->offer(submission, Clock::now());
-  if (answer == LockedPlan::Answer::kHeld) return true;
+void PlanFollower::submit(Submission submission) {
+  const auto answer = plan_ ? plan_->offer(submission, Clock::now()) : LockedPlan::Answer::kVote;
+  if (answer == LockedPlan::Answer::kHeld) {
+    if (plan_->complete() && !busy()) moved_ |= progress(false);
+    return;
+  }
   const bool joins = submission.request.verb == Verb::kJoin;
   if (answer == LockedPlan::Answer::kDiffers || joins) depart();
-  if (!plan_ || !joins) return false;
+  if (!plan_ || !joins) return owner_.vote(std::move(submission));
   late_joins_.push_back(std::move(submission));
-  return true;
 }
 
 void PlanFollower::on_agreed(const std::string& name) {
@@ -36,7 +33,7 @@ void PlanFollower::lock(const LockedPlan::Batches& batches) {
   for (const auto& batch : batches) {
     for (const auto& agreement : batch) {
       if (agreement->request.verb == Verb::kAllreduce) continue;
-      throw Error(ErrorKind::kAborted, "a plan holds something else than allreduces; please report this as a bug");
+      throw Error(ErrorKind::kAborted, "a plan contains a request that is no allreduce; please report this as a bug");
     }
   }
   plan_.emplace(batches, size_, Clock::now());
@@ -44,26 +41,25 @@ void PlanFollower::lock(const LockedPlan::Batches& batches) {
 }
 
 bool PlanFollower::progress(bool awaited) {
-  const bool followed = follow(awaited);
+  bool moved = std::exchange(moved_, false);
+  if (plan_ && plan_->complete() && !busy()) {
+    const PlanBarrier barrier(false, plan_->position());
+    executor_.add(plan_->take(Clock::now()), barrier);
+    moved = true;
+  } else if (must_depart(awaited)) {
+    depart();
+    moved = true;
+  }
   const bool had_batch = busy();
-  const bool moved = executor_.progress();
+  moved |= executor_.progress();
   if (had_batch && !busy()) finish_barrier();
-  return followed || moved;
+  return moved;
 }
 
-bool PlanFollower::follow(bool awaited) {
-  if (!plan_) return false;
-  const bool begins = !busy() && plan_->complete();
-  if (begins) {
-    const PlanBarrier barrier(false, plan_->position());
-    Batch batch = plan_->take(Clock::now());
-    const BatchEvent event = event_of(batch, group_, true, batches_done_ + 1);
-    executor_.add(std::move(batch), event, barrier);
-  }
-  const bool lacks = plan_->holds_anything() && !plan_->complete();
-  if (busy() || !lacks || !(awaited || plan_->overdue(Clock::now()))) return begins;
-  depart();
-  return true;
+// Does this rank lack tensors of the next batch, which may never come?
+bool PlanFollower::must_depart(bool awaited) const {
+  if (!plan_ || busy() || plan_->complete() || !plan_->holds_anything()) return false;
+  return awaited || plan_->overdue(Clock::now());
 }
 
 // A batch has finished, or was called off at its barrier.
@@ -71,8 +67,7 @@ void PlanFollower::finish_barrier() {
   Batch called_off = executor_.take_called_off();
   if (!plan_) return;  // this rank departed at that barrier
   if (!called_off.empty()) return end_plan(std::move(called_off));
-  ++batches_done_;
-  plan_->went_on(Clock::now());
+  plan_->note_progress(Clock::now());
   owner_.on_plan_batch_done();
   if (std::exchange(departing_, false)) depart();
 }
@@ -85,7 +80,7 @@ void PlanFollower::depart() {
     for (Submission& submission : plan_->release()) owner_.vote(std::move(submission));
     return;
   }
-  executor_.add({}, {}, PlanBarrier(true, plan_->position()));
+  executor_.add({}, PlanBarrier(true, plan_->position()));
   end_plan({});
 }
 
@@ -104,9 +99,9 @@ void PlanFollower::end_plan(Batch called_off) {
 void PlanFollower::fail_all(const Error& error) {
   executor_.abort(error);
   if (plan_) {
-    for (Submission& submission : plan_->release()) owner_.deliver(submission, Result(), &error);
+    for (Submission& submission : plan_->release()) submission_owner_.on_finished(group_, submission, Result(), &error);
   }
-  for (Submission& submission : std::exchange(late_joins_, {})) owner_.deliver(submission, Result(), &error);
+  for (Submission& join : std::exchange(late_joins_, {})) submission_owner_.on_finished(group_, join, Result(), &error);
 }
 
 std::vector<StandingWait> PlanFollower::list_held(Clock::time_point now, Clock::duration patience) const {

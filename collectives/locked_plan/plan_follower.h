@@ -25,7 +25,6 @@ class PlanOwner {
  public:
   // The plan will not run this submission: vote for it.
   virtual void vote(Submission submission) = 0;
-  virtual void deliver(Submission& submission, Result result, const Error* error) = 0;
   virtual void on_plan_batch_done() = 0;
   // All ranks leave the plan, after this number of steps.
   virtual void on_plan_ended(std::uint64_t steps) = 0;
@@ -37,11 +36,12 @@ class PlanOwner {
 class PlanFollower {
  public:
   // `rank` and `size`: in the group.
-  PlanFollower(int group, int rank, int size, PlanChannel channel, PlanOwner& owner, const Observers& observers);
+  PlanFollower(int group, int rank, int size, PlanChannel channel, PlanOwner& owner, SubmissionOwner& submission_owner,
+               const Observers& observers);
 
-  // True if the submission was taken: the plan will run it, or it is a join that must wait until this rank has left the
-  // plan. Otherwise it must be voted for.
-  bool take(Submission& submission);
+  // Holds the submission if the plan runs it, and begins the next batch if that is complete now. Holds also a join,
+  // until this rank has left the plan. Votes for any other submission.
+  void submit(Submission submission);
   // The ranks have agreed on this name by votes.
   void on_agreed(const std::string& name);
   // Follows this plan from now on. Needs may_lock(), and no plan.
@@ -71,7 +71,7 @@ class PlanFollower {
   void for_each(const std::function<void(const Submission&, std::string_view state)>& call) const;
 
  private:
-  bool follow(bool awaited);
+  bool must_depart(bool awaited) const;
   void finish_barrier();
   void end_plan(Batch called_off);
 
@@ -80,10 +80,11 @@ class PlanFollower {
   std::unique_ptr<Fabric> fabric_;
   bool has_planes_;
   PlanOwner& owner_;
+  SubmissionOwner& submission_owner_;
   const Observers& observers_;
   Executor executor_;  // has at most one batch
   std::optional<LockedPlan> plan_;
-  std::uint64_t batches_done_ = 0;      // of all plans
+  bool moved_ = false;                  // in submit(), since the last progress()
   bool departing_ = false;              // at the next barrier, since this rank has entered one already
   std::vector<Submission> late_joins_;  // voted for last, since a vote for a join counts as a vote for every request
 };

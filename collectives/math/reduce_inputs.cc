@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kRoomBytes = 4096;  // two of them fit into the L1 cache together with the inputs
 
-struct alignas(64) Room {
+struct alignas(64) Block {
   std::byte bytes[kRoomBytes];
 };
 
@@ -20,15 +20,15 @@ bool is_plain(const Reduction& reduction, DType wire) { return wire == reduction
 // Reduces `count` elements of all ranks, from byte `offset` on, into `result` in the dtype `wire`. `result` is not an
 // input. Returns the scale that the caller must still apply. Floats are scaled while the last rank's are added. So an
 // overflow is noticed before `out` of reduce_inputs(), which may be an input, is written.
-Scale fold_block(const Reduction& reduction, DType wire, std::span<const std::byte* const> in, std::size_t offset,
-                 std::byte* result, std::int64_t count) {
-  Room wide;
+Scale reduce_block(const Reduction& reduction, DType wire, std::span<const std::byte* const> in, std::size_t offset,
+                   std::byte* result, std::int64_t count) {
+  Block wide;
   const Scale scale(reduction.postscale, reduction.divisor);
   const bool adds_floats = reduction.op == ReduceOp::kSum && (wire == DType::kFloat32 || wire == DType::kFloat64);
-  const auto input = [&](std::size_t rank, std::byte* room) -> const std::byte* {
+  const auto input = [&](std::size_t rank, std::byte* buffer) -> const std::byte* {
     if (is_plain(reduction, wire)) return in[rank] + offset;
-    convert(wire, room, reduction.dtype, in[rank] + offset, count, reduction.prescale);
-    return room;
+    convert(wire, buffer, reduction.dtype, in[rank] + offset, count, reduction.prescale);
+    return buffer;
   };
   const std::byte* sum = input(0, result);
   for (std::size_t r = 1; r < in.size(); ++r, sum = result) {
@@ -63,9 +63,9 @@ void reduce_inputs(const Reduction& reduction, std::span<const std::byte* const>
   if (is_plain(reduction, wire) && unscaled && in.size() == 2) {
     return reduce_to(wire, reduction.op, out, in[0], in[1], count);
   }
-  Room sum;
+  Block sum;
   for_each_block(reduction, wire, count, [&](std::size_t offset, std::int64_t, std::int64_t length) {
-    const Scale rest = fold_block(reduction, wire, in, offset, sum.bytes, length);
+    const Scale rest = reduce_block(reduction, wire, in, offset, sum.bytes, length);
     convert(reduction.dtype, out + offset, wire, sum.bytes, length, rest);
   });
 }
@@ -74,7 +74,7 @@ void reduce_inputs_to_wire(const Reduction& reduction, DType wire, std::span<con
                            std::int64_t count) {
   for_each_block(reduction, wire, count, [&](std::size_t offset, std::int64_t first, std::int64_t length) {
     std::byte* result = out + static_cast<std::size_t>(first) * size_of(wire);
-    const Scale rest = fold_block(reduction, wire, in, offset, result, length);
+    const Scale rest = reduce_block(reduction, wire, in, offset, result, length);
     convert(wire, result, wire, result, length, rest);
   });
 }

@@ -42,7 +42,7 @@ bool takes_cuda_memory(const SharedLibrary& library) {
   return query != nullptr && query(kCuda, &supported) == kMpiSuccess && supported != 0;
 }
 
-constexpr const char* kNoMpi = "it is no MPI 3 library, for it";
+constexpr const char* kNoMpi = "it is not an MPI 3 library: it";
 
 template <typename Handle>
 LibraryPtr bind(const SharedLibrary& library, std::string version, MpiAbi<Handle> abi, SymbolReader& symbols) {

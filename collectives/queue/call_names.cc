@@ -29,10 +29,10 @@ std::shared_ptr<Work> CallNames::take(Request& request, const std::shared_ptr<Wo
     if (earlier != nullptr && is_taken(*earlier, request.sequence)) {
       throw Error(ErrorKind::kInvalidArgument,
                   "'" + request.title() +
-                      "' is given again before this rank's program has learned of the first call's result. Call "
-                      "synchronize() on the first handle before the name is used again, or give every call a name of "
-                      "its own. A graph with a call in it must not run several times at once, as in a parallel map "
-                      "over a dataset or in two threads.");
+                      "' is used again before this rank's program has received the first call's result. Call "
+                      "synchronize() on the first handle first, or give every call its own name. "
+                      "A graph with a call in it must not run several times at once, as in a parallel map over a "
+                      "dataset or in two threads.");
     }
     found->second = work;
   }

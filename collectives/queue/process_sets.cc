@@ -49,7 +49,7 @@ ProcessSet& ProcessSets::member_set(int id, const Request& request) {
   if (set == nullptr) refuse(request, "there is no process set " + std::to_string(id));
   if (set->rank < 0) {
     refuse(request, "rank " + std::to_string(rank_) + " is not in process set " + std::to_string(id) +
-                        ", which holds " + list_ranks(set->ranks));
+                        ", which consists of " + list_ranks(set->ranks));
   }
   return *set;
 }

@@ -83,7 +83,7 @@ void check_splits(const Request& request, int size) {
   }
   std::int64_t left = rows;
   for (const std::int64_t split : request.splits) {
-    if (split < 0) refuse(request, "splits hold the negative number " + std::to_string(split));
+    if (split < 0) refuse(request, "splits contain the negative number " + std::to_string(split));
     if (split > left) {
       refuse(request, "splits " + to_string(request.splits) + " add up to more than the tensor's " +
                           std::to_string(rows) + " rows");
@@ -102,7 +102,8 @@ void check_request(const Request& request, int size) {
   }
   if (request.verb == Verb::kAlltoall) check_splits(request, size);
   if (request.verb == Verb::kBroadcast && (request.root < 0 || request.root >= size)) {
-    refuse(request, "root " + std::to_string(request.root) + " is none of " + std::to_string(size) + " ranks");
+    refuse(request,
+           "root " + std::to_string(request.root) + " does not exist; there are " + std::to_string(size) + " ranks");
   }
 }
 

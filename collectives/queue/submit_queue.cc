@@ -31,7 +31,7 @@ Result copied(const Submission& submission) {
 
 }  // namespace
 
-std::shared_ptr<Work> SubmitQueue::put(int process_set, Submission& submission, bool wakes) {
+std::shared_ptr<Work> SubmitQueue::put(int process_set, Submission submission, WakeUp wake_up) {
   std::shared_ptr<Work> work = submission.work;
   std::unique_lock lock(mutex_);
   if (refusal_) throw Error(*refusal_);
@@ -46,6 +46,8 @@ std::shared_ptr<Work> SubmitQueue::put(int process_set, Submission& submission, 
   }
   std::shared_ptr<Work> after = set.names.take(submission.request, work);
   observers_.announce(&Observer::on_submitted, process_set, submission.request);
+  const bool wakes =
+      wake_up == WakeUp::kNow || (wake_up == WakeUp::kIfCoreFree && (has_core_ || submission.ready != nullptr));
   submission.since = coarse_now();
   submission.epoch = epoch_.load(std::memory_order_acquire);
   entries_.push_back({process_set, std::move(submission), std::move(after)});
@@ -69,8 +71,10 @@ void SubmitQueue::close(const Error& error) {
   if (!refusal_ || error.kind() == ErrorKind::kAborted) refusal_.emplace(error);
 }
 
-std::vector<SubmitQueue::Entry>& SubmitQueue::take() {
+// Swaps two vectors, so that both keep their memory.
+void SubmitQueue::take() {
   taken_.clear();  // before locking: destroying a submission may fail its work, and the work's callback may submit
+  returned_ = 0;
   std::unique_lock lock(mutex_);
   while (!calls_.empty()) {
     const auto calls = std::exchange(calls_, {});
@@ -78,21 +82,29 @@ std::vector<SubmitQueue::Entry>& SubmitQueue::take() {
     for (const auto& call : calls) call();
     lock.lock();
   }
-  return swap_entries();
-}
-
-std::vector<SubmitQueue::Entry>& SubmitQueue::take_submissions() {
-  taken_.clear();
-  const std::lock_guard lock(mutex_);
-  calls_.clear();
-  return swap_entries();
-}
-
-// Swaps two vectors, so that both keep their memory.
-std::vector<SubmitQueue::Entry>& SubmitQueue::swap_entries() {
   changes_taken_ = changes_.load(std::memory_order_relaxed);
   taken_.swap(entries_);
-  return taken_;
+  lock.unlock();
+  for (Entry& entry : std::exchange(postponed_, {})) taken_.push_back(std::move(entry));
+}
+
+SubmitQueue::Entry* SubmitQueue::next() {
+  while (returned_ < taken_.size()) {
+    Entry& entry = taken_[returned_++];
+    if (entry.after == nullptr || entry.after->done()) return &entry;
+    postponed_.push_back(std::move(entry));
+  }
+  return nullptr;
+}
+
+std::vector<SubmitQueue::Entry> SubmitQueue::take_all() {
+  std::vector<Entry> all = std::exchange(postponed_, {});
+  for (; returned_ < taken_.size(); ++returned_) all.push_back(std::move(taken_[returned_]));
+  const std::lock_guard lock(mutex_);
+  calls_.clear();
+  changes_taken_ = changes_.load(std::memory_order_relaxed);
+  for (Entry& entry : std::exchange(entries_, {})) all.push_back(std::move(entry));
+  return all;
 }
 
 }  // namespace sirtaki

@@ -19,6 +19,14 @@
 
 namespace sirtaki {
 
+// How the engine's thread notices a submission.
+enum class WakeUp {
+  kNow,         // it is woken
+  kByCaller,    // the caller calls Engine::wait(), poll() or wake() right afterwards
+  kIfCoreFree,  // the caller has other work before it waits. The engine's thread is not woken if it has no core of its
+                // own and all ranks share this host: it would only take the core from the caller
+};
+
 class SubmitQueue {
  public:
   struct Entry {
@@ -32,13 +40,18 @@ class SubmitQueue {
 
   // ---- any thread ----
 
-  // Throws Error for wrong arguments that this rank can detect alone, and after close(). Without `wakes`, the caller
-  // must make sure that the engine's thread, or a thread that helps, reads the queue.
-  std::shared_ptr<Work> put(int process_set, Submission& submission, bool wakes);
+  // Throws Error at once for wrong arguments that this rank can detect alone, and after close(). The request's root is
+  // a global rank. An empty name gets a number. `splits` are the global ranks for add_process_set, the id for
+  // remove_process_set.
+  std::shared_ptr<Work> put(int process_set, Submission submission, WakeUp wake_up = WakeUp::kNow);
   // Runs the call on the thread that does the engine's work, before it takes further submissions.
   void post(std::function<void()> call, bool wakes = true);
   // From now on put() throws this error. A failure of the job (kAborted) replaces another error.
   void close(const Error& error);
+
+  // Call it before other threads use the queue. `has_core`: the engine's thread has a core of its own, or there are
+  // several hosts.
+  void set_has_core(bool has_core) { has_core_ = has_core; }
 
   // The program has read a result, or is about to. Its next submissions may depend on that result.
   void begin_epoch() { epoch_.fetch_add(1, std::memory_order_release); }
@@ -52,27 +65,31 @@ class SubmitQueue {
 
   // ---- the thread that does the engine's work ----
 
-  // Has the queue changed since take()? Does not lock, since the program's threads would have to wait. The load of
-  // rings() comes first: if it sees a ring, the next load also sees the change before that ring.
+  // Is there anything to take? Does not lock, since the program's threads would have to wait. The load of rings() comes
+  // first: if it sees a ring, the next load also sees the change before that ring.
   bool changed() const {
     static_cast<void>(doorbell_.rings());
-    return changes_.load(std::memory_order_acquire) != changes_taken_;
+    return changes_.load(std::memory_order_acquire) != changes_taken_ || !postponed_.empty();
   }
-  // Runs the calls, which may throw. Returns the submissions, valid until this is called again.
-  std::vector<Entry>& take();
-  // The same, but drops the calls.
-  std::vector<Entry>& take_submissions();
+  // Runs the calls, which may throw. From now on next() returns the submissions that were queued before.
+  void take();
+  // The next submission whose earlier call is done; null if there is none. Valid until the next call.
+  Entry* next();
+  // All submissions that next() has not returned. Drops the calls.
+  std::vector<Entry> take_all();
 
  private:
   void count_change() { changes_.store(changes_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
-  std::vector<Entry>& swap_entries();
 
   Doorbell& doorbell_;
   const Observers& observers_;
+  bool has_core_ = true;
   std::atomic<std::uint64_t> epoch_{0};
   std::atomic<std::uint32_t> changes_{0};  // written under the mutex
   std::uint32_t changes_taken_ = 0;
   std::vector<Entry> taken_;
+  std::size_t returned_ = 0;  // of taken_
+  std::vector<Entry> postponed_;
 
   mutable std::mutex mutex_;
   ProcessSets sets_;

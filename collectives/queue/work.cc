@@ -20,27 +20,19 @@ Result& Work::result() {
   return result_;
 }
 
-void Work::finish(Result result) {
+// futex_wake uses the word after the work is done; the engine's shared pointer keeps the work alive until then. Of the
+// threads that set kDone and kFollowed, the second runs the callback.
+void Work::finish(Result result, const Error* error) {
   result_ = std::move(result);
-  publish();
-}
-
-void Work::fail(const Error& error) {
-  error_ = error;
-  publish();
+  if (error != nullptr) error_ = *error;
+  const std::uint32_t before = state_.exchange(kDone, std::memory_order_acq_rel);
+  if ((before & kAwaited) != 0) futex_wake_all(state_);
+  if ((before & kFollowed) != 0) std::exchange(callback_, nullptr)(*this);
 }
 
 void Work::then(std::function<void(Work&)> callback) {
   callback_ = std::move(callback);
   if ((state_.fetch_or(kFollowed, std::memory_order_acq_rel) & kDone) != 0) std::exchange(callback_, nullptr)(*this);
-}
-
-// futex_wake uses the word after the work is done; the engine's shared pointer keeps the work alive until then. Of the
-// threads that set kDone and kFollowed, the second runs the callback.
-void Work::publish() {
-  const std::uint32_t before = state_.exchange(kDone, std::memory_order_acq_rel);
-  if ((before & kAwaited) != 0) futex_wake_all(state_);
-  if ((before & kFollowed) != 0) std::exchange(callback_, nullptr)(*this);
 }
 
 }  // namespace sirtaki

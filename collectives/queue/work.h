@@ -22,7 +22,7 @@ struct Result {
   std::vector<Shape> shapes;        // of each output
   std::vector<std::int64_t> received_splits;
   std::int64_t value = 0;
-  EventPtr there;  // GPU: the event after which the results are in memory; the work is done before that
+  EventPtr output_ready;  // GPU: the event after which the results are in memory; the work is done before that
 };
 
 class Work {
@@ -43,15 +43,15 @@ class Work {
   bool known() const { return known_.load(std::memory_order_relaxed); }
 
   // After done(): the GPU event after which the results are there and the inputs are no longer read; null on the host.
-  const EventPtr& there() const { return result_.there; }
+  const EventPtr& output_ready() const { return result_.output_ready; }
 
   // Runs the callback once the work is done: on the thread that finishes the work, or at once on this thread. May be
   // called once only. Waiting threads may wake before the callback runs.
   void then(std::function<void(Work&)> callback);
 
-  // Engine only, once.
-  void finish(Result result);
-  void fail(const Error& error);
+  // Engine only, once. With an error, the work has failed.
+  void finish(Result result, const Error* error = nullptr);
+  void fail(const Error& error) { finish(Result(), &error); }
 
  private:
   // Bits of the state; a thread sleeps only while kAwaited is set, and `callback_` is there only if kFollowed is.
@@ -59,8 +59,6 @@ class Work {
   static constexpr std::uint32_t kAwaited = 1;
   static constexpr std::uint32_t kFollowed = 2;
   static constexpr std::uint32_t kDone = 4;
-
-  void publish();
 
   std::atomic<std::uint32_t> state_{kPending};
   std::atomic<bool> known_{false};

@@ -18,7 +18,7 @@ struct alignas(128) Bell {
   std::atomic<std::uint32_t> helper;  // a thread of the program that helps (EngineLock) sleeps on this word
   // For CorePlacement: the core on which the owner last began to wait, and the cores that it may use. They rarely
   // change, so they have their own cache line.
-  alignas(64) std::atomic<std::uint32_t> seat;
+  alignas(64) std::atomic<std::uint32_t> core;
   cpu_set_t allowed;
   LivenessLock life;
 };

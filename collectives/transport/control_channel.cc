@@ -42,11 +42,13 @@ void ControlChannel::send(int to, Bytes bytes) {
   if (bytes.size() > kLongestMessage - kSealBytes) {
     throw Error(ErrorKind::kAborted, "a control message of " + std::to_string(bytes.size()) + " bytes is too long");
   }
-  Seal seal{++peers_[static_cast<std::size_t>(to)].sent, 0};
+  std::uint32_t& sent = peers_[static_cast<std::size_t>(to)].sent;
+  Seal seal{sent + 1, 0};
   seal.checksum = checksum(bytes, seal.number);
   const auto sealed = std::bit_cast<std::array<std::byte, kSealBytes>>(seal);
   bytes.insert(bytes.end(), sealed.begin(), sealed.end());
   transport_.send(to, std::move(bytes));
+  ++sent;  // only now: if the transport throws, this rank's failure is the next message, and must not look like a gap
 }
 
 bool ControlChannel::receive(Message& message) {
@@ -65,7 +67,7 @@ void ControlChannel::check(Message& message) {
   Seal seal{};
   if (size >= kSealBytes) std::memcpy(&seal, message.bytes.data() + size - kSealBytes, kSealBytes);
   if (size < kSealBytes || seal.checksum != checksum(std::span(message.bytes).first(size - kSealBytes), seal.number)) {
-    refuse(message.from, "message " + awaited + " came damaged: of its " + std::to_string(size) +
+    refuse(message.from, "message " + awaited + " arrived damaged: of its " + std::to_string(size) +
                              " bytes, some are missing or were overwritten");
   }
   if (seal.number > expected) {

@@ -13,23 +13,29 @@
 namespace sirtaki {
 namespace {
 
-// The messages of all ranks of one group. Data is copied, so that a send completes at once.
-struct Hub {
-  explicit Hub(int size) : control(static_cast<std::size_t>(size)), split_calls(static_cast<std::size_t>(size)) {}
-
+// What all groups of a job share.
+struct Job {
   std::mutex mutex;
   std::condition_variable changed;
+  std::string aborted;
+};
+
+// The messages of all ranks of one group. Data is copied, so that a send completes at once.
+struct Hub {
+  Hub(std::shared_ptr<Job> job_, int size)
+      : job(std::move(job_)), control(static_cast<std::size_t>(size)), split_calls(static_cast<std::size_t>(size)) {}
+
+  std::shared_ptr<Job> job;
   std::vector<std::deque<Message>> control;                     // by receiver
   std::map<std::tuple<int, int, int>, std::deque<Bytes>> data;  // by sender, receiver, tag
   // Key: number of the split() call, and its lowest rank.
   std::map<std::pair<int, int>, std::shared_ptr<Hub>> split_hubs;
   std::vector<int> split_calls;
   std::map<int, int> arrived;
-  std::string aborted;
 };
 
 void throw_if_aborted(const Hub& hub) {
-  if (!hub.aborted.empty()) throw Error(ErrorKind::kAborted, hub.aborted);
+  if (!hub.job->aborted.empty()) throw Error(ErrorKind::kAborted, hub.job->aborted);
 }
 
 class Arrival final : public Pending {
@@ -38,7 +44,7 @@ class Arrival final : public Pending {
       : hub_(std::move(hub)), key_(key), target_(target) {}
 
   bool ready() override {
-    const std::lock_guard lock(hub_->mutex);
+    const std::lock_guard lock(hub_->job->mutex);
     throw_if_aborted(*hub_);
     auto& queue = hub_->data[key_];
     if (queue.empty()) return false;
@@ -68,13 +74,13 @@ class Loopback final : public Transport {
   int size() const override { return size_; }
 
   void send(int to, Bytes bytes) override {
-    const std::lock_guard lock(hub_->mutex);
+    const std::lock_guard lock(hub_->job->mutex);
     throw_if_aborted(*hub_);
     hub_->control[static_cast<std::size_t>(to)].push_back({rank_, std::move(bytes)});
   }
 
   bool receive(Message& message) override {
-    const std::lock_guard lock(hub_->mutex);
+    const std::lock_guard lock(hub_->job->mutex);
     throw_if_aborted(*hub_);
     auto& queue = hub_->control[static_cast<std::size_t>(rank_)];
     if (queue.empty()) return false;
@@ -87,7 +93,7 @@ class Loopback final : public Transport {
 
   PendingPtr send_data(int to, int tag, std::span<const std::byte> bytes) override {
     if (bytes.empty()) return nullptr;
-    const std::lock_guard lock(hub_->mutex);
+    const std::lock_guard lock(hub_->job->mutex);
     throw_if_aborted(*hub_);
     hub_->data[{rank_, to, tag}].emplace_back(bytes.begin(), bytes.end());
     return nullptr;
@@ -99,18 +105,18 @@ class Loopback final : public Transport {
   }
 
   std::unique_ptr<Transport> split(const std::vector<int>& ranks) override {
-    std::unique_lock lock(hub_->mutex);
+    std::unique_lock lock(hub_->job->mutex);
     const int call = hub_->split_calls[static_cast<std::size_t>(rank_)]++;
     std::shared_ptr<Hub> mine;
     if (!ranks.empty()) {
       auto& hub = hub_->split_hubs[{call, *std::ranges::min_element(ranks)}];
-      if (hub == nullptr) hub = std::make_shared<Hub>(static_cast<int>(ranks.size()));
+      if (hub == nullptr) hub = std::make_shared<Hub>(hub_->job, static_cast<int>(ranks.size()));
       mine = hub;
     }
     ++hub_->arrived[call];
-    hub_->changed.notify_all();
-    const bool all = hub_->changed.wait_for(lock, patience(),
-                                            [&] { return hub_->arrived[call] == size_ || !hub_->aborted.empty(); });
+    hub_->job->changed.notify_all();
+    const bool all = hub_->job->changed.wait_for(
+        lock, patience(), [&] { return hub_->arrived[call] == size_ || !hub_->job->aborted.empty(); });
     throw_if_aborted(*hub_);
     if (!all) {
       throw Error(ErrorKind::kAborted, "rank " + std::to_string(rank_) + " of " + std::to_string(size_) +
@@ -127,11 +133,12 @@ class Loopback final : public Transport {
   }
 
   void abort_job(int exit_code) override {
-    const std::lock_guard lock(hub_->mutex);
-    if (hub_->aborted.empty()) {
-      hub_->aborted = "rank " + std::to_string(rank_) + " ended the job with exit code " + std::to_string(exit_code);
+    const std::lock_guard lock(hub_->job->mutex);
+    if (hub_->job->aborted.empty()) {
+      hub_->job->aborted =
+          "rank " + std::to_string(rank_) + " ended the job with exit code " + std::to_string(exit_code);
     }
-    hub_->changed.notify_all();
+    hub_->job->changed.notify_all();
   }
 
  private:
@@ -143,7 +150,7 @@ class Loopback final : public Transport {
 }  // namespace
 
 std::vector<std::unique_ptr<Transport>> make_loopback(int size) {
-  const auto hub = std::make_shared<Hub>(size);
+  const auto hub = std::make_shared<Hub>(std::make_shared<Job>(), size);
   std::vector<std::unique_ptr<Transport>> transports;
   for (int rank = 0; rank < size; ++rank) transports.push_back(std::make_unique<Loopback>(hub, rank, size));
   return transports;

@@ -13,7 +13,7 @@ constexpr int kEagerTag = 0;
 constexpr int kRestTag = 1;
 constexpr std::size_t kEager = 4096;
 constexpr std::size_t kHeader = sizeof(std::uint64_t);  // the message's length
-constexpr std::size_t kEagerRoom = kEager - kHeader;
+constexpr std::size_t kEagerBytes = kEager - kHeader;
 constexpr std::size_t kLargest = std::size_t{1} << 30;  // MPI counts in int
 constexpr int kPatience = 1000;                         // number of MPI_Test calls for a request whose peer may be dead
 
@@ -127,7 +127,7 @@ void MpiTransport::send(int to, Bytes bytes) {
   }
   flushed();
   const std::uint64_t length = bytes.size();
-  const std::size_t first = std::min(bytes.size(), kEagerRoom);
+  const std::size_t first = std::min(bytes.size(), kEagerBytes);
   Bytes eager(kHeader + first);
   std::memcpy(eager.data(), &length, kHeader);
   std::copy_n(bytes.begin(), first, eager.begin() + kHeader);
@@ -168,7 +168,7 @@ bool MpiTransport::arrived(Inbox& inbox, Message& message) {
                                            std::to_string(inbox.from) + ": it was damaged on the way");
     }
     inbox.message.resize(length);
-    inbox.received = std::min<std::size_t>(length, kEagerRoom);
+    inbox.received = std::min<std::size_t>(length, kEagerBytes);
     std::copy_n(inbox.eager.begin() + kHeader, inbox.received, inbox.message.begin());
   } else {
     inbox.received += std::exchange(inbox.expected, 0);

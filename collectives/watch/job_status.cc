@@ -18,7 +18,7 @@ void JobStatus::look(Coordinator& coordinator, Clock::time_point now) {
 }
 
 std::string JobStatus::compose(const Coordinator& coordinator) const {
-  static const RankStatus silent{"which does not answer: dead or stopped, or its engine is held up", ""};
+  static const RankStatus silent{"which does not answer: dead or stopped, or its engine is blocked", ""};
   std::string text;
   for (std::size_t rank = 0; rank < hosts_.size(); ++rank) {
     const auto answer = coordinator.reports().find(static_cast<int>(rank));

@@ -59,8 +59,8 @@ void ProgressWatch::fail(Clock::duration silence) const {
   const std::string text = "rank " + std::to_string(ranks_[0]) + " (" + hosts_[0] +
                            "), which coordinates, has not answered rank " + std::to_string(own) + " for " +
                            std::to_string(static_cast<long>(seconds(silence) + 0.5)) +
-                           " s (SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS, 0 = never): it is dead or stopped, or what it "
-                           "sent was lost.";
+                           " s (SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS, 0 = never): it is dead or stopped, or its "
+                           "message was lost.";
   throw JobFailure({FailureKind::kLostConnection, ranks_[0], hosts_[0], text, wall_clock(), "", own}, false);
 }
 

@@ -41,7 +41,7 @@ StallWatch::StallWatch(std::vector<int> global_ranks, std::vector<std::string> h
 StallWatch::Report StallWatch::look(const Coordinator& coordinator, Clock::time_point now) {
   Report report;
   const std::vector<Waiting> waiting = coordinator.waiting();
-  tell_resumed(waiting, now, report);
+  report_resumed(waiting, now, report);
   Clock::time_point oldest = now;
   for (const Waiting& entry : waiting) oldest = std::min(oldest, entry.since);
   const double age = seconds(now - oldest);
@@ -62,7 +62,7 @@ StallWatch::Report StallWatch::look(const Coordinator& coordinator, Clock::time_
       std::all_of(asked_.begin(), asked_.end(), [&](int rank) { return coordinator.reports().contains(rank); });
   if (all_answered || now - *asked_at_ > kReportsOfLateRanks) {
     report.abort_cause = describe(coordinator, waiting, now);
-    const Waiting& clearest = clearest_of(waiting, now);
+    const Waiting& clearest = best_explained(waiting, now);
     report.missing = clearest.missing.empty() ? 0 : clearest.missing.front();
     report.site = site_of(report.missing, waiting);
   }
@@ -72,7 +72,7 @@ StallWatch::Report StallWatch::look(const Coordinator& coordinator, Clock::time_
 // A rank that took another path in the program waits for all others, and they wait for it alone. So the request that
 // the fewest ranks have not voted for names that rank best. Next criteria: the longest wait, then the lowest rank.
 // Requests that have only begun to wait are probably normal.
-const Waiting& StallWatch::clearest_of(const std::vector<Waiting>& waiting, Clock::time_point now) {
+const Waiting& StallWatch::best_explained(const std::vector<Waiting>& waiting, Clock::time_point now) {
   const auto longest = now - std::ranges::min_element(waiting, {}, &Waiting::since)->since;
   const auto key = [&](const Waiting& entry) {
     const bool counts = !entry.missing.empty() && now - entry.since >= longest / 4;
@@ -85,7 +85,7 @@ const Waiting& StallWatch::clearest_of(const std::vector<Waiting>& waiting, Cloc
 // One line for all late requests, at most once in each warning time.
 void StallWatch::warn(const std::vector<Waiting>& waiting, Clock::time_point now, Report& report) {
   if (!warned_.empty() && seconds(now - last_warning_) < warning_seconds_) return;
-  const Waiting& clearest = clearest_of(waiting, now);
+  const Waiting& clearest = best_explained(waiting, now);
   std::string line = "'" + clearest.title + "' has waited " + round_seconds(now - clearest.since) + " for " +
                      late(clearest) + "; " + list(clearest.present) + " reached it";
   const std::string site = clearest.first_site();
@@ -101,7 +101,7 @@ void StallWatch::warn(const std::vector<Waiting>& waiting, Clock::time_point now
   for (const Waiting& entry : waiting) warned_.try_emplace(entry.title, entry.since);
 }
 
-void StallWatch::tell_resumed(const std::vector<Waiting>& waiting, Clock::time_point now, Report& report) {
+void StallWatch::report_resumed(const std::vector<Waiting>& waiting, Clock::time_point now, Report& report) {
   if (warned_.empty()) return;
   const bool still = std::any_of(waiting.begin(), waiting.end(), [&](const Waiting& entry) {
     const auto found = warned_.find(entry.title);
@@ -113,17 +113,17 @@ void StallWatch::tell_resumed(const std::vector<Waiting>& waiting, Clock::time_p
   for (const auto& [name, since] : warned_) {
     if (since < oldest) std::tie(oldest, title) = std::tie(since, name);
   }
-  report.lines.push_back("'" + title + "' goes on after " + round_seconds(now - oldest));
+  report.lines.push_back("'" + title + "' continues after " + round_seconds(now - oldest));
   warned_.clear();
 }
 
 std::string StallWatch::describe(const Coordinator& coordinator, const std::vector<Waiting>& waiting,
                                  Clock::time_point now) const {
   std::string text =
-      "Stalled: the ranks did not come together within " +
+      "Stalled: some ranks did not submit a request of the others within " +
       round_seconds(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(abort_seconds_))) +
       " (SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS, 0 = never)";
-  const Waiting& clearest = clearest_of(waiting, now);
+  const Waiting& clearest = best_explained(waiting, now);
   const std::string site = clearest.first_site();
   text += "; '" + clearest.title + "'" + (site.empty() ? "" : " from " + site) + " lacks " + late(clearest) + ".";
   for (std::size_t rank = 0; rank < global_ranks_.size(); ++rank) {
@@ -154,14 +154,14 @@ std::string StallWatch::describe_rank(int rank, const std::vector<Waiting>& wait
     if (++count > kShown) continue;
     const std::string& site = entry.sites[static_cast<std::size_t>(position - entry.present.begin())];
     text += (count == 1 ? " waits for " : ", ") + ("'" + entry.title + "'") + (site.empty() ? "" : " from " + site) +
-            " since " + round_seconds(now - entry.since) + " (missing: " + late(entry) + ")";
+            " for " + round_seconds(now - entry.since) + " (missing: " + late(entry) + ")";
   }
   if (count > kShown) text += " and " + std::to_string(count - kShown) + " more";
   return count == 0 ? text + " waits for nothing" : text;
 }
 
 std::string StallWatch::late(const Waiting& entry) const {
-  return entry.missing.empty() ? "what one of them sent another" : list(entry.missing);
+  return entry.missing.empty() ? "a message between two of them" : list(entry.missing);
 }
 
 std::string StallWatch::list_missing(const std::vector<Waiting>& waiting, Clock::time_point now) const {

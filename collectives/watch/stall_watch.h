@@ -30,9 +30,9 @@ class StallWatch {
 
  private:
   // The request that shows best which rank is missing.
-  static const Waiting& clearest_of(const std::vector<Waiting>& waiting, Clock::time_point now);
+  static const Waiting& best_explained(const std::vector<Waiting>& waiting, Clock::time_point now);
   void warn(const std::vector<Waiting>& waiting, Clock::time_point now, Report& report);
-  void tell_resumed(const std::vector<Waiting>& waiting, Clock::time_point now, Report& report);
+  void report_resumed(const std::vector<Waiting>& waiting, Clock::time_point now, Report& report);
   std::string describe(const Coordinator& coordinator, const std::vector<Waiting>& waiting,
                        Clock::time_point now) const;
   std::string describe_rank(int rank, const std::vector<Waiting>& waiting, Clock::time_point now) const;

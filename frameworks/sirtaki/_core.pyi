@@ -131,50 +131,48 @@ def submit(
 # Hooks on parameters (bindings/core/gradients/gradients.h). The usual course runs without Python. In all other cases
 # the hooks call the two functions that the step was made with.
 class GradientStep:
-    """What the hooks of one reducer share. on_gradient(slot) counts a gradient, send(unit) sends a complete unit."""
+    """Shared by all hooks of one reducer. on_gradient(slot): counts a gradient. send(unit): sends a complete unit."""
     def __init__(self, on_gradient: Callable[[Any], None], send: Callable[[Any], None], passes: int, /) -> None: ...
     passes: int  # gradients to accumulate before they are sent
     site: str  # where the program called backward
-    listening: bool  # the end of the backward that is under way will be noticed; otherwise every hook calls on_gradient
-    full: bool  # some parameter has had all its passes since this was cleared
-    touched: bool  # a gradient has come since this was cleared
+    listening: bool  # a callback waits for the end of the running backward; otherwise every hook calls on_gradient
+    full: bool  # since it was cleared, some parameter has had all its passes
+    touched: bool  # since it was cleared, a hook has run
 
 class GradientUnit:
     """Slots that are sent together."""
     def __init__(self, step: GradientStep, slots: Sequence[GradientSlot], /) -> None: ...
     step: GradientStep
     slots: Sequence[Any]  # setting them drops `prepared`
-    prepared: PreparedAllreduce | None  # how it is sent if its gradients lie as before
+    prepared: PreparedAllreduce | None  # the request that is sent again if the gradients have the same layouts
     work: Work | None
-    state: int  # 0: gradients are awaited, 1: sent, 2: reduced; others are not known here
-    ready: int  # slots that have had all their passes
-    times: int  # how often it was sent in this step
+    state: int  # 0: waits for gradients, 1: sent, 2: reduced; Python may set other values
+    ready: int  # number of slots that have had all their passes
+    times: int  # how many times it was sent in this step
     def finish(self) -> Any:
-        """Waits, as Work.wait, for what was sent as prepared; False if it was sent otherwise, or not. Then the same as
-        `changed`. An interrupted wait leaves the unit under way.
+        """Waits for a unit that was sent as prepared, then returns the result of changed(). False at once if it was not
+        sent so. After an interrupted wait the unit is still sent.
         """
     def hand_over(self) -> None:
-        """Remembers the gradients that the parameters have now, as those that are sent."""
+        """Records the present gradients of the parameters as the ones that are sent."""
     def changed(self) -> Any:
-        """The first slot whose parameter has another gradient than was handed over, or one that was written since;
-        True if there is none.
-        """
+        """The first slot whose gradient was replaced or written since hand_over(); True if there is none."""
     def has_reduced(self, slot: GradientSlot, /) -> bool:
         """Whether the parameter's gradient is still the one that was reduced in this step."""
     def reset(self) -> None:
-        """For the next step: the unit and its slots. What is under way is no longer waited for."""
+        """Resets the unit and its slots for the next step. Does not wait for a request that was sent."""
 
 class GradientSlot:
     """A parameter, and the hook on it: slot(parameter)."""
     def __init__(self, parameter: Any, /) -> None: ...
     def __call__(self, parameter: Any) -> None: ...
     parameter: Any
-    unit: Any  # None: nothing reduces it now
-    gradient: Any  # handed over in this step, and the reduced one once the unit is; None: no rank has one
-    fired: int  # gradients since the last step
+    unit: Any  # None: the parameter is not reduced now
+    gradient: Any  # the one sent in this step, later the reduced one; None: no rank has one
+    fired: int  # number of gradients since the last step
     def is_unsettled(self) -> bool:
-        """Whether the parameter has a gradient that is not the one which was reduced in this step: neither the same
-        tensor nor another one of the same memory.
+        """Whether the parameter has a gradient that was not reduced in this step. Another tensor with the memory of the
+        reduced gradient counts as reduced.
         """
 
 class PreparedAllreduce: ...
@@ -190,34 +188,34 @@ def prepare_allreduce(
     gradients: Sequence[Any],
     rest: Any,
 ) -> PreparedAllreduce | None:
-    """The arguments are submit's. gradients: the framework's tensors that the first of `tensors` describe; those that
-    are sent later must lie as these do. The others of `tensors` stay where they are, in memory that `rest` keeps. None
-    if the framework does not say how its tensors lie (by DLPack's exchange API; torch 2.10 and later).
+    """Arguments as in submit(). gradients: the framework's tensors for the first entries of `tensors`; later gradients
+    must have the same layouts. The other entries of `tensors` keep their addresses; `rest` owns their memory. None if
+    the framework does not give layouts by DLPack's exchange API, as torch does from 2.10 on.
     """
 
 def finish_units(units: list[Any]) -> Any:
-    """Unit.finish of all, also if one fails; then raises the first failure. False, and nothing is done, unless all are
-    under way and were sent as prepared.
+    """GradientUnit.finish() for all units, also if one fails; then raises the first failure. False at once, without
+    any effect, unless all were sent as prepared.
     """
 
 def same_parameters(slots: tuple[Any, ...], groups: list[Any]) -> bool:
-    """Whether the groups of an optimizer hold the parameters of these slots in this order, and none that has neither a
-    unit nor is asleep (requires no gradient and has none).
+    """Whether an optimizer's groups contain the parameters of these slots in this order, and each parameter has a unit
+    or needs none (it requires no gradient and has none).
     """
 
 def first_unsettled(slots: tuple[Any, ...], groups: list[Any]) -> Any:
-    """The first slot that has a gradient which is not the one that was reduced in this step; None if there is none;
-    True if the groups do not hold the parameters of these slots in this order.
+    """The first slot whose gradient was not reduced in this step; None if there is none. True if the groups do not
+    contain the parameters of these slots in this order.
     """
 
 def divert_gradients(elsewhere: bool) -> None:
-    """While true, every complete unit is given to its step's `send`."""
+    """While it is true, each complete unit is passed to `send` of its step, also if it is prepared."""
 
 def c_api() -> int:
     """The address of the table of C functions that compiled kernels of frameworks call (bindings/c_api.h)."""
 
 def mpi_info(paths: Sequence[str]) -> dict[str, str]:
-    """Loads the first library that loads: path, version (its own text), abi ("standard", "mpich", "openmpi").
+    """Loads the first library that can be loaded: path, version (its own text), abi ("standard", "mpich", "openmpi").
     InternalError with the loader's message for each path. Does not initialise MPI.
     """
 
@@ -231,35 +229,35 @@ def set_usual_gpu(number: int) -> None:
 Card = tuple[str, str, str, str]
 
 def gpu_card(device: int) -> Card:
-    """What the ranks must know of this GPU to agree on NCCL: its identity, NCCL's version, why there is no NCCL, why
-    there are no kernels.
+    """The facts by which the ranks decide on NCCL: the GPU's identity, NCCL's version, the reason if there is no NCCL,
+    the reason if there are no kernels.
     """
 
 def common_gpu_capabilities(cards: Sequence[Card]) -> tuple[bool, bool, str]:
-    """By the cards of all ranks: whether NCCL is used, whether kernels are, and why NCCL is not."""
+    """From the cards of all ranks: (whether NCCL is used, whether kernels are used, the reason against NCCL)."""
 
 def nccl_unique_id() -> bytes:
-    """For rank 0, which gives it to the other ranks."""
+    """Rank 0 calls it and sends it to the other ranks."""
 
 def gpu_convert(device: int, to: int, from_: int, parts: Sequence[tuple[int, int, int]], stream: int) -> None:
     """Queues the conversion of each part on the stream. to, from_: dtype numbers."""
 
 class DirectNccl:
-    """A communicator of its own. Collective over the ranks; one thread at a time."""
+    """An NCCL communicator of all ranks, separate from the engine's. One thread at a time may use it."""
     def __init__(self, id: bytes, rank: int, size: int, device: int, stream: int, kernels: bool) -> None: ...
     def allreduce(
         self, tensors: Sequence[Tensor], op: int, prescale: float, postscale: float, wire: int = -1
     ) -> None: ...
     def check(self) -> None:
-        """Raises what NCCL has found to be wrong meanwhile."""
+        """Raises an error that NCCL has found since the last call."""
 
 def gpu_info() -> dict[str, str]:
     """Loads the GPU libraries. For "CUDA", "kernels" and "NCCL": a description, or the loader's message."""
 
 def statistics() -> dict[str, int]:
     """Counters since init: batches, tensors, bytes, messages, cache_hits, cache_misses, idle_wakeups, planned_batches,
-    plans, departures; wait_cpu_ns: processor time that the program's threads spent in waits, helping the engine
-    included, since time_waits().
+    plans, departures; wait_cpu_ns: processor time of the program's threads in waits since time_waits(), which
+    includes the engine's work that they do meanwhile.
     """
 
 def end_step() -> None:
@@ -285,7 +283,7 @@ def clock_offset_ns() -> tuple[int, int]:
     """
 
 def time_waits() -> None:
-    """From now on measures waits, which makes each wait a little slower."""
+    """Starts to measure waits. Each wait is then a little slower."""
 
 def plane_uses() -> dict[str, int]:
     """How often each data plane was chosen since init, by its name, in alphabetical order: "shm" (all ranks of the
@@ -299,7 +297,7 @@ def question() -> bool:
 
 def answer(stacks: str) -> None: ...
 def set_forced_stacks(signal: int, file: int) -> None:
-    """How to get the stacks while native code holds the GIL: at this signal faulthandler writes them into this file.
+    """At this signal faulthandler writes the Python stacks into this file, even while native code holds the GIL.
     signal 0: not available.
     """
 

@@ -103,7 +103,7 @@ class FakeEvent final : public Event {
   Stream stream() const override { return stream_; }
   std::uint64_t number() const override { return number_; }
   bool reached() override { return point_->reached(); }
-  void hold_back(Stream stream) override {
+  void block_stream(Stream stream) override {
     fake(stream).call([point = point_] { point->block(); });
   }
   void block() override { point_->block(); }
@@ -120,7 +120,7 @@ class Fake final : public FakeDevice {
 
   int number() const override { return hardware_.number; }
   const std::string& identity() const override { return hardware_.identity; }
-  void within(const std::function<void()>& calls) override {
+  void with_context(const std::function<void()>& calls) override {
     check();
     const Inside inside(*this);
     calls();
@@ -140,7 +140,7 @@ class Fake final : public FakeDevice {
     return {memory, bytes, [](std::byte* data) { std::free(data); }};
   }
   DeviceMemory allocate_pinned(std::size_t bytes) override { return allocate(bytes); }
-  std::string room() override { return "0 of 0 MiB are free"; }
+  std::string free_memory() override { return "0 of 0 MiB are free"; }
 
   void copy(void* out, const void* in, std::size_t bytes, Stream stream) override {
     call(stream, [=] { std::memcpy(out, in, bytes); });

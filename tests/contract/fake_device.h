@@ -18,7 +18,7 @@ struct FakeHardware {
 
 class FakeDevice : public Device {
  public:
-  // The one whose within() this thread is in.
+  // The one whose with_context() this thread is in.
   static FakeDevice* current();
   // Queues a call of the test's own.
   virtual void call(Stream stream, std::function<void()> body) = 0;

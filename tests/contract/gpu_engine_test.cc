@@ -38,14 +38,15 @@ struct Rank {
     request.root = verb == Verb::kBroadcast ? 1 : -1;
     request.tensors = {{DType::kFloat32, 0, {static_cast<std::int64_t>(tensor.size())}}};
     void* out = allocate ? nullptr : tensor.data();
-    return engine.submit(0, {std::move(request), {{tensor.data(), out}}, std::move(allocate), device.record(stream)});
+    return engine.queue().put(0,
+                              {std::move(request), {{tensor.data(), out}}, std::move(allocate), device.record(stream)});
   }
 
   // What the tensor holds for whatever is queued on the stream after the wait, as a program would look.
   float seen(const std::shared_ptr<Work>& work, const std::vector<float>& tensor) {
     while (!work->wait()) {
     }
-    work->result().there->hold_back(stream);
+    work->result().output_ready->block_stream(stream);
     float value = 0;
     device.call(stream, [&] { value = tensor.back(); });
     device.record(stream)->block();
@@ -66,14 +67,14 @@ void run_ranks(
       mend_fake_nccl(*device);
       EngineOptions options;
       options.program = "test";
-      options.say = [](const std::string&) {};
+      options.log = [](const std::string&) {};
       const MakePlanes make_planes = [&](Transport& transport, const std::vector<int>&) {
         GpuOptions gpus;
         gpus.devices = [&](int) -> Device& { return *device; };
         gpus.usual = usual;
         gpus.load_nccl = [](std::string&) { return fake_nccl(); };
         gpus.operations = operations;
-        gpus.tell = [](const std::string&) {};
+        gpus.log = [](const std::string&) {};
         DataPlanes planes;
         planes.push_back(make_point_to_point_plane(transport));
         planes.push_back(make_gpu_plane(transport, {planes[0].get()}, std::move(gpus)));
@@ -135,7 +136,7 @@ void check_join(Rank& rank) {
   if (rank.rank == 0) CHECK(rank.seen(rank.submit(Verb::kAllreduce, "j", tensor, 4.0F), tensor) == 4.0F);
   Request join;
   join.verb = Verb::kJoin;
-  const auto work = rank.engine.submit(0, {std::move(join), {}});
+  const auto work = rank.engine.queue().put(0, {std::move(join), {}});
   while (!work->wait()) {
   }
 }
@@ -185,7 +186,7 @@ void check_failed_gpu(Rank& rank) {
       request.verb = Verb::kAllreduce;
       request.name = "bad";
       request.tensors = {{DType::kFloat32, 0, {10}}};
-      return rank.engine.submit(0, {std::move(request), {{tensor.data(), tensor.data()}}, nullptr, ready});
+      return rank.engine.queue().put(0, {std::move(request), {{tensor.data(), tensor.data()}}, nullptr, ready});
     });
     return !told.empty();
   });
@@ -199,7 +200,7 @@ void check_no_usual_gpu(Rank& rank) {
     Request join;
     join.verb = Verb::kJoin;
     return rank.rank == 0 ? rank.submit(Verb::kAllreduce, "t", tensor, 1.0F)
-                          : rank.engine.submit(0, {std::move(join), {}});
+                          : rank.engine.queue().put(0, {std::move(join), {}});
   });
   rank.device.record(rank.stream)->block();
   CHECK_MESSAGE(told.find("no CUDA driver") != std::string::npos, "told: ", told);

@@ -77,7 +77,7 @@ void on_ranks(int size, const Setup& setup, const std::function<void(Rank&)>& bo
           return nullptr;
         };
         options.operations = setup.operations;
-        options.tell = [&](const std::string& line) { rank.told += line; };
+        options.log = [&](const std::string& line) { rank.told += line; };
         options.dead_rank = setup.dead_rank;
         if (!setup.hosts.empty()) {
           std::string why;
@@ -268,22 +268,22 @@ EventPtr wait_alone(Rank& rank) {
   segment = {never_reduced.data(), never_reduced.data(), 1};
   rank.plane->begin({0, {}, 0});
   wait(rank.plane->allreduce({DType::kFloat32, ReduceOp::kSum, 1, 1}, {&segment, 1}));
-  EventPtr there = rank.plane->end();
-  CHECK_MESSAGE(!there->reached(), "a collective of one rank of two ended by itself");
+  EventPtr output_ready = rank.plane->end();
+  CHECK_MESSAGE(!output_ready->reached(), "a collective of one rank of two ended by itself");
   CHECK_MESSAGE(rank.plane->watch(), "a collective of one rank of two ended by itself");
-  return there;
+  return output_ready;
 }
 
 // A rank that dies while another one's GPU waits for it is noticed, and only then looked for.
 TEST_CASE("A rank that dies while a GPU waits for it is noticed") {
   std::atomic<int> dead{-1};
   on_ranks(2, {.dead_rank = [&] { return dead.load(); }}, [&](Rank& rank) {
-    const EventPtr there = wait_alone(rank);
-    if (there == nullptr) return;
+    const EventPtr output_ready = wait_alone(rank);
+    if (output_ready == nullptr) return;
     dead = 1;
     check_error(ErrorKind::kAborted, "the process of rank 1 has died", [&] { rank.plane->watch(); });
     rank.plane->abort();
-    there->block();
+    output_ready->block();
   });
 }
 
@@ -303,12 +303,12 @@ TEST_CASE("No room for the fusion buffer is an error that says how much was need
 // A collective that another rank never joins ends by abort(), and an error that NCCL finds later is thrown by watch().
 TEST_CASE("A collective that cannot end is ended by abort()") {
   on_ranks(2, {}, [&](Rank& rank) {
-    const EventPtr there = wait_alone(rank);
-    if (there == nullptr) return;
+    const EventPtr output_ready = wait_alone(rank);
+    if (output_ready == nullptr) return;
     break_fake_nccl(*rank.device);
     check_error(ErrorKind::kAborted, "remote process exited", [&] { rank.plane->watch(); });
     rank.plane->abort();
-    there->block();
+    output_ready->block();
   });
 }
 

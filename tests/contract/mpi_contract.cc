@@ -33,7 +33,7 @@ void check_loader_errors() {
   check_error(ErrorKind::kPrecondition, "no path", [] { load_mpi({}); });
   check_error(ErrorKind::kPrecondition, "/nowhere/libmpi.so.1: cannot open shared object file",
               [&] { load_mpi(none); });
-  check_error(ErrorKind::kPrecondition, "libm.so.6: it is no MPI 3 library, for it lacks MPI_Init_thread, ",
+  check_error(ErrorKind::kPrecondition, "libm.so.6: it is not an MPI 3 library: it lacks MPI_Init_thread, ",
               [&] { load_mpi(none); });
 }
 

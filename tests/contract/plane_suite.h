@@ -9,7 +9,7 @@ namespace sirtaki::contract {
 // Up to 4 ranks.
 void check_plane(DataPlane& plane, int rank, int size);
 
-// Every verb, dtype and op, with less of everything.
+// Every verb, dtype and op, with less of everything. Up to 8 ranks.
 void check_plane_briefly(DataPlane& plane, int rank, int size);
 
 // A plane that only allreduces; up to 6 ranks.

@@ -105,7 +105,7 @@ TEST_CASE("A damaged message is detected") {
       }
       if (bad == good) continue;
       wire.pass_on(bad);
-      wire.is_refused("message 1 came damaged");
+      wire.is_refused("message 1 arrived damaged");
     }
   }
 }
@@ -114,7 +114,7 @@ TEST_CASE("A damaged message is detected") {
 TEST_CASE("Messages of the other ranks still arrive after one rank's were damaged") {
   Wire wire;
   wire.pass_on(Bytes(3));
-  wire.is_refused("message 1 came damaged");
+  wire.is_refused("message 1 arrived damaged");
   ControlChannel other(wire.of(2), kNames);
   wire.pass_on(Bytes(3));
   wire.nothing_comes();

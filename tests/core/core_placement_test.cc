@@ -1,4 +1,4 @@
-// Where ranks work: who shares a core with whom, and who moves away.
+// The cores of ranks: which ranks share a core, and when a rank moves to another one.
 #include "host/core_placement.h"
 
 #include <doctest/doctest.h>
@@ -31,7 +31,7 @@ void stay_on(const cpu_set_t& cores) {
   CHECK_MESSAGE(sched_setaffinity(0, sizeof(cores), &cores) == 0, "the cores may be used");
 }
 
-std::uint32_t seat_of(int core) { return static_cast<std::uint32_t>(core + 1); }
+std::uint32_t core_word(int core) { return static_cast<std::uint32_t>(core + 1); }
 
 std::shared_ptr<HostBells> make_bells(int ranks) {
   constexpr std::align_val_t kAlignment{128};
@@ -47,35 +47,35 @@ TEST_CASE("A rank sees which ranks share its core") {
   const auto bells = make_bells(3);
   const int here = sched_getcpu();
   stay_on(only(here));
-  const CorePlacement seats(bells, 1);
-  CHECK_MESSAGE(!seats.shared(), "nobody has said where he is");
-  CHECK_MESSAGE(!seats.shared_with(0), "nobody has said where he is");
-  CHECK_MESSAGE(bells->of(1).seat.load() == seat_of(here), "the own seat");
-  bells->of(2).seat = seat_of(here);
-  CHECK_MESSAGE(seats.shared(), "rank 2 is here");
-  CHECK_MESSAGE(seats.shared_with(2), "rank 2 is here");
-  CHECK_MESSAGE(!seats.shared_with(0), "rank 2 is here");
-  bells->of(2).seat = seat_of(here + 1);
-  CHECK_MESSAGE(!seats.shared(), "rank 2 has gone");
+  const CorePlacement placement(bells, 1);
+  CHECK_MESSAGE(!placement.shared(), "no rank has published its core");
+  CHECK_MESSAGE(!placement.shared_with(0), "no rank has published its core");
+  CHECK_MESSAGE(bells->of(1).core.load() == core_word(here), "its own core");
+  bells->of(2).core = core_word(here);
+  CHECK_MESSAGE(placement.shared(), "rank 2 is here");
+  CHECK_MESSAGE(placement.shared_with(2), "rank 2 is here");
+  CHECK_MESSAGE(!placement.shared_with(0), "rank 2 is here");
+  bells->of(2).core = core_word(here + 1);
+  CHECK_MESSAGE(!placement.shared(), "rank 2 has moved");
   stay_on(all);
 }
 
 TEST_CASE("The cores of all ranks are counted together") {
   const auto bells = make_bells(2);
-  CorePlacement seats(bells, 0);
-  seats.publish();
+  CorePlacement placement(bells, 0);
+  placement.publish_allowed();
   const cpu_set_t own = allowed_cores();
-  CHECK_MESSAGE(CPU_EQUAL(&bells->of(0).allowed, &own), "says what it may use");
+  CHECK_MESSAGE(CPU_EQUAL(&bells->of(0).allowed, &own), "publishes the cores that it may use");
   bells->of(0).allowed = bells->of(1).allowed = only(0);
-  CHECK_MESSAGE(!seats.suffice(), "one core for two");
+  CHECK_MESSAGE(!placement.has_cores_for_all(), "one core for two");
   bells->of(1).allowed = only(1);
-  CHECK_MESSAGE(seats.suffice(), "a core for each");
+  CHECK_MESSAGE(placement.has_cores_for_all(), "a core for each");
 }
 
-// Tries to, from a core on which a rank has begun to rest in that way.
+// Does a rank move away from a core on which another rank is in this state?
 bool moves_away(const cpu_set_t& allowed, SleepState rest) {
   const auto bells = make_bells(2);
-  CorePlacement seats(bells, 0);
+  CorePlacement placement(bells, 0);
   stay_on(allowed);
   constexpr std::chrono::milliseconds kLong{5};
   auto begun = Clock::now();
@@ -86,14 +86,14 @@ bool moves_away(const cpu_set_t& allowed, SleepState rest) {
   for (int i = 0; i < kTries && !moved; ++i) {
     begun = Clock::now();
     here = sched_getcpu();
-    bells->of(1).seat = seat_of(here);
+    bells->of(1).core = core_word(here);
     bells->of(1).state = static_cast<std::uint32_t>(rest);
-    moved = seats.move_apart();
+    moved = placement.move_to_free_core();
   }
   if (moved) {
-    CHECK_MESSAGE(bells->of(0).seat != seat_of(here), "went to another core");
-    bells->of(1).seat = bells->of(0).seat.load();
-    const bool again = seats.move_apart();
+    CHECK_MESSAGE(bells->of(0).core != core_word(here), "went to another core");
+    bells->of(1).core = bells->of(0).core.load();
+    const bool again = placement.move_to_free_core();
     CHECK_MESSAGE((!again || Clock::now() - begun > kLong), "does not move again so soon");
   }
   const cpu_set_t after = allowed_cores();
@@ -107,8 +107,8 @@ TEST_CASE("A rank moves away from a core on which another rank is busy") {
   for (const SleepState rest : {SleepState::kAwake, SleepState::kNapping, SleepState::kHelperAsleep}) {
     CHECK_MESSAGE(moves_away(all, rest) == has_choice, "moves if it can");
   }
-  CHECK_MESSAGE(!moves_away(all, SleepState::kAsleep), "one at rest may come from elsewhere");
-  CHECK_MESSAGE(!moves_away(only(sched_getcpu()), SleepState::kAwake), "has nowhere to go");
+  CHECK_MESSAGE(!moves_away(all, SleepState::kAsleep), "a sleeping rank does not count");
+  CHECK_MESSAGE(!moves_away(only(sched_getcpu()), SleepState::kAwake), "there is no other core");
   stay_on(all);
 }
 

@@ -9,7 +9,7 @@ namespace sirtaki::testing {
 namespace {
 
 void see(CycleFinder& finder, std::initializer_list<CacheSlot> slots) {
-  for (const CacheSlot slot : slots) finder.saw({slot, 0});
+  for (const CacheSlot slot : slots) finder.add({slot, 0});
 }
 
 bool finds(CycleFinder& finder, std::initializer_list<CacheSlot> expected) {

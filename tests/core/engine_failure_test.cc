@@ -83,7 +83,7 @@ TEST_CASE("A rank that goes away fails the others") {
   std::thread leaves([&] {
     Engine engine(default_options(), make_loopback_fabric(std::move(transports[1])));
     engine.shutdown();  // would wait for the other rank for ever
-    check_contains(engine.failure(), "rank 0 went away without shutdown()");
+    check_contains(engine.failure(), "rank 0 left without shutdown()");
   });
   {
     Engine engine(default_options(), make_loopback_fabric(std::move(transports[0])));
@@ -96,7 +96,7 @@ TEST_CASE("A mismatch is an error on every rank, and the next call works") {
     for (int i = 0; i < 10; ++i) {
       std::vector<float> data(rank == 1 ? 4 : 6, 1.0F);
       Request request = request_of(Verb::kAllreduce, "x", rank == 1 ? Shape{4} : Shape{6});
-      const auto work = engine.submit(0, {request, {{data.data(), data.data()}}});
+      const auto work = engine.queue().put(0, {request, {{data.data(), data.data()}}});
       const auto error = expect_throw<Error>([&] { wait(work); }, "shape mismatch");
       CHECK(error.kind() == ErrorKind::kPrecondition);
       check_contains(error.what(), "shape differs");
@@ -112,7 +112,7 @@ TEST_CASE("Bad arguments are refused at the call") {
     std::vector<float> data(4, 1.0F);
     const auto refused = [&](Request request, const std::string& part, int group = 0) {
       std::vector<Address> addresses(request.tensors.size(), Address{data.data(), data.data()});
-      const auto error = expect_throw<Error>([&] { engine.submit(group, {request, addresses}); }, part);
+      const auto error = expect_throw<Error>([&] { engine.queue().put(group, {request, addresses}); }, part);
       CHECK_MESSAGE(error.kind() == ErrorKind::kInvalidArgument, "kind of: ", part);
       check_contains(error.what(), part);
     };

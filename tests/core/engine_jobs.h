@@ -15,7 +15,7 @@ namespace sirtaki::testing {
 inline EngineOptions default_options() {
   EngineOptions options;
   options.program = "test";
-  options.say = [](const std::string&) {};
+  options.log = [](const std::string&) {};
   return options;
 }
 
@@ -55,14 +55,14 @@ inline std::shared_ptr<Work> allreduce(Engine& engine, std::vector<float>& data,
                                        ReduceOp op = ReduceOp::kSum, int group = 0) {
   Request request = request_of(Verb::kAllreduce, name, {static_cast<std::int64_t>(data.size())});
   request.op = op;
-  return engine.submit(group, {std::move(request), {{data.data(), data.data()}}});
+  return engine.queue().put(group, {std::move(request), {{data.data(), data.data()}}});
 }
 
 inline std::shared_ptr<Work> plain(Engine& engine, Verb verb, std::vector<std::int64_t> splits = {}) {
   Request request;
   request.verb = verb;
   request.splits = std::move(splits);
-  return engine.submit(0, {std::move(request), {}});
+  return engine.queue().put(0, {std::move(request), {}});
 }
 
 }  // namespace sirtaki::testing

@@ -74,7 +74,7 @@ TEST_CASE("An allgather takes a different number of rows from each rank") {
   run_ranks(3, [](Engine& engine, int rank) {
     std::vector<std::int32_t> rows(static_cast<std::size_t>(rank * 2), rank);
     Request request = request_of(Verb::kAllgather, "g", {rank, 2}, DType::kInt32);
-    Result result = wait(engine.submit(0, {request, {{rows.data(), nullptr}}}));
+    Result result = wait(engine.queue().put(0, {request, {{rows.data(), nullptr}}}));
     CHECK(result.shapes[0] == Shape{3, 2});
     const auto* got = reinterpret_cast<const std::int32_t*>(result.buffers[0].data());
     CHECK(std::vector<std::int32_t>(got, got + 6) == std::vector<std::int32_t>{1, 1, 2, 2, 2, 2});
@@ -86,14 +86,14 @@ TEST_CASE("Broadcast, reducescatter and alltoall deliver the right elements") {
     std::vector<double> data(1000, rank);
     Request request = request_of(Verb::kBroadcast, "b", {1000}, DType::kFloat64);
     request.root = 2;
-    wait(engine.submit(0, {request, {{data.data(), data.data()}}}));
+    wait(engine.queue().put(0, {request, {{data.data(), data.data()}}}));
     CHECK(data == std::vector<double>(1000, 2.0));
 
     std::vector<float> rows(14);
     std::iota(rows.begin(), rows.end(), 0.0F);
     Request scatter = request_of(Verb::kReducescatter, "rs", {7, 2});
     scatter.op = ReduceOp::kAverage;
-    Result part = wait(engine.submit(0, {scatter, {{rows.data(), nullptr}}}));
+    Result part = wait(engine.queue().put(0, {scatter, {{rows.data(), nullptr}}}));
     const std::int64_t mine = rank == 0 ? 3 : 2;
     CHECK_MESSAGE((part.shapes[0] == Shape{mine, 2}), "rows of a reducescatter");
     const int first = rank == 0 ? 0 : rank == 1 ? 6 : 10;
@@ -103,7 +103,7 @@ TEST_CASE("Broadcast, reducescatter and alltoall deliver the right elements") {
     std::vector<std::int32_t> sent(6, rank);
     Request exchange = request_of(Verb::kAlltoall, "a", {6}, DType::kInt32);
     exchange.splits = {rank, 1, 2 - rank};
-    Result got = wait(engine.submit(0, {exchange, {{sent.data(), nullptr}}}));
+    Result got = wait(engine.queue().put(0, {exchange, {{sent.data(), nullptr}}}));
     const std::vector<std::int64_t> expected = rank == 0   ? std::vector<std::int64_t>{0, 1, 2}
                                                : rank == 1 ? std::vector<std::int64_t>{1, 1, 1}
                                                            : std::vector<std::int64_t>{2, 1, 0};
@@ -138,7 +138,7 @@ TEST_CASE("Adasum equals its formula") {
     std::vector<double> data = input(rank);
     Request request = request_of(Verb::kAllreduce, "a", {101}, DType::kFloat64);
     request.op = ReduceOp::kAdasum;
-    wait(engine.submit(0, {request, {{data.data(), data.data()}}}));
+    wait(engine.queue().put(0, {request, {{data.data(), data.data()}}}));
     for (std::size_t i = 0; i < data.size(); ++i) CHECK_MESSAGE(std::abs(data[i] - expected[i]) < 1e-12, "adasum");
   });
 }
@@ -250,7 +250,7 @@ TEST_CASE("advance() alone finishes small collectives") {
       std::vector<float> data(4, 1.0F);
       std::atomic<bool> ended{false};
       Request request = request_of(Verb::kAllreduce, "small", {4});
-      const auto work = engine.submit(0, {std::move(request), {{data.data(), data.data()}}}, WakeUp::kByCaller);
+      const auto work = engine.queue().put(0, {std::move(request), {{data.data(), data.data()}}}, WakeUp::kByCaller);
       work->then([&ended](Work&) { ended = true; });
       while (!ended) engine.poll(*work);
       CHECK(data[3] == 2.0F);
@@ -328,7 +328,7 @@ TEST_CASE("Waiting threads do the engine's work") {
           const auto pending = allreduce(engine, later, "later" + name);
           Request request = request_of(Verb::kAllreduce, "now" + name, {16});
           request.op = ReduceOp::kSum;
-          const auto work = engine.submit(0, {std::move(request), {{now.data(), now.data()}}}, WakeUp::kByCaller);
+          const auto work = engine.queue().put(0, {std::move(request), {{now.data(), now.data()}}}, WakeUp::kByCaller);
           for (bool help = true; !engine.wait(*work, help);) help = false;
           work->result();
           CHECK_MESSAGE(now[15] == static_cast<float>(3 + 3 * round), "the sum that was waited for");

@@ -53,7 +53,7 @@ TEST_CASE("The order of planes follows from agreed facts") {
 
 // A network whose own collectives are the point-to-point plane's, and what is told to people.
 Names planes_made(Transport& transport, const std::vector<int>& hosts, PlaneOptions options, std::string& told) {
-  options.tell = [&told](const std::string& line) { told += line; };
+  options.log = [&told](const std::string& line) { told += line; };
   const NetworkPlanes network{.make_plane = [&] { return make_point_to_point_plane(transport); },
                               .make_rail = make_point_to_point_rails(transport)};
   return names_of(make_planes(transport, hosts, options, network));

@@ -20,7 +20,7 @@ class Owner final : public GroupOwner {
   void on_process_set(const Agreement&, std::optional<Submission>) override {}
   void on_asked(int) override {}
   void on_job_status(const std::string&) override {}
-  void say(const std::string&) override {}
+  void log(const std::string&) override {}
 };
 
 struct Fixture {
@@ -41,7 +41,7 @@ struct Fixture {
     request.name = "b";
     Submission submission(std::move(request), {});
     auto work = submission.work;
-    groups.find(id)->submit(std::move(submission));
+    groups.find(id)->plan().submit(std::move(submission));
     return work;
   }
   void run() {

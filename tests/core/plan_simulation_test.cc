@@ -190,12 +190,12 @@ class Rank final : public GroupOwner {
 
   bool run_engine() {
     const bool awaited = waited_ && !waited_->done();
-    for (Submission& submission : std::exchange(queue_, {})) group_->submit(std::move(submission));
+    for (Submission& submission : std::exchange(queue_, {})) group_->plan().submit(std::move(submission));
     if (leaving_ && !group_->leaving()) group_->leave();
     return group_->progress(awaited);
   }
 
-  bool finished() { return done_ && group_->all_left() && group_->settled() && group_->flushed(); }
+  bool finished() { return done_ && group_->all_left() && group_->planes_idle() && group_->flushed(); }
   int sums() const { return sums_; }
   int errors() const { return errors_; }
 
@@ -219,7 +219,7 @@ class Rank final : public GroupOwner {
   void on_process_set(const Agreement&, std::optional<Submission>) override {}
   void on_asked(int) override {}
   void on_job_status(const std::string&) override {}
-  void say(const std::string&) override {}
+  void log(const std::string&) override {}
 
   void check_sum(const Flight& flight) {
     double expected = 0;

@@ -38,7 +38,7 @@ TEST_CASE("Only members use a set") {
   ProcessSets sets = sets_of_rank(3);
   CHECK(sets.member_set(0, request_of(Verb::kBarrier)).rank == 3);
   const auto stranger = expect_throw<Error>([&] { sets.member_set(1, request_of(Verb::kBarrier)); }, "no member");
-  CHECK(std::string(stranger.what()) == "barrier 'x': rank 3 is not in process set 1, which holds ranks 0, 2");
+  CHECK(std::string(stranger.what()) == "barrier 'x': rank 3 is not in process set 1, which consists of ranks 0, 2");
   const auto missing = expect_throw<Error>([&] { sets.member_set(7, request_of(Verb::kBarrier)); }, "no such set");
   CHECK(std::string(missing.what()) == "barrier 'x': there is no process set 7");
 }

@@ -15,7 +15,7 @@ namespace {
 std::shared_ptr<Work> asked_for(Engine& engine, std::vector<float>& data, const std::string& name) {
   Request request = request_of(Verb::kAllreduce, name, {static_cast<std::int64_t>(data.size())});
   request.site = "train.py:7";
-  return engine.submit(0, {std::move(request), {{data.data(), data.data()}}});
+  return engine.queue().put(0, {std::move(request), {{data.data(), data.data()}}});
 }
 
 // Rank 1's interpreter answers, rank 2's does not, and rank 0 waits for both.

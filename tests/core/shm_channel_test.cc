@@ -76,11 +76,11 @@ std::vector<Rank> make_ranks() {
 }
 
 // Ranks hand over one after the other, the last one last.
-void hands_over(std::vector<Rank>& ranks, void (ShmChannel::*say)(std::uint64_t), bool last_alone) {
+void hands_over(std::vector<Rank>& ranks, void (ShmChannel::*publish)(std::uint64_t), bool last_alone) {
   std::vector<std::uint64_t> turns;
   for (Rank& rank : ranks) turns.push_back(rank.channel->take_turns(1));
   for (std::size_t r = 0; r < ranks.size(); ++r) {
-    (ranks[r].channel.get()->*say)(turns[r]);
+    (ranks[r].channel.get()->*publish)(turns[r]);
     std::vector<int> others;
     for (int other = 0; other < kRanks; ++other) {
       if (other != static_cast<int>(r)) others.push_back(other);
@@ -96,14 +96,14 @@ void hands_over(std::vector<Rank>& ranks, void (ShmChannel::*say)(std::uint64_t)
 
 TEST_CASE("Of ranks that write for all others, the last wakes the others") {
   std::vector<Rank> ranks = make_ranks();
-  hands_over(ranks, &ShmChannel::say_written_among_all, true);
-  hands_over(ranks, &ShmChannel::say_reduced, true);
+  hands_over(ranks, &ShmChannel::publish_written_last_wakes, true);
+  hands_over(ranks, &ShmChannel::publish_reduced, true);
 }
 
 TEST_CASE("A rank that others wait for alone wakes them at once") {
   std::vector<Rank> ranks = make_ranks();
-  hands_over(ranks, &ShmChannel::say_written, false);
-  hands_over(ranks, &ShmChannel::say_done, false);
+  hands_over(ranks, &ShmChannel::publish_written, false);
+  hands_over(ranks, &ShmChannel::publish_done, false);
 }
 
 }  // namespace

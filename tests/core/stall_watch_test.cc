@@ -81,7 +81,7 @@ TEST_CASE("The end of a stall is reported once") {
   f.submit(1, allreduce("x"));
   f.decide();
   const auto report = watch.look(f.coordinator, f.now + std::chrono::seconds(90));
-  check_contains(report.lines.at(0), "goes on after 90 s");
+  check_contains(report.lines.at(0), "continues after 90 s");
   CHECK_MESSAGE(watch.look(f.coordinator, f.now + std::chrono::seconds(91)).lines.empty(), "once");
 }
 

@@ -22,20 +22,19 @@ struct Fixture {
     return std::async(std::launch::async, [this] { return inquiry.report(); });
   }
 
-  std::vector<std::string> hosts{"a", "b"};
+  const Topology topology = make_topology(1, {"a", "b"}, {"a", "b"});
   Doorbell doorbell;
   Observers observers;
   SubmitQueue queue{1, 2, doorbell, observers};
   Groups groups;
-  FinishedCalls finished_calls;
-  StatusInquiry inquiry{1, hosts, queue, groups, finished_calls, [] { return "taken by force"; }};
+  StatusInquiry inquiry{topology, queue, groups, observers, [] { return "taken by force"; }};
 };
 
 TEST_CASE("A report holds the stacks of the interpreter") {
   Fixture f;
   Request request;
   request.name = "x";
-  f.finished_calls.on_completed(0, request, nullptr);
+  f.observers.announce(&Observer::on_completed, 0, request, static_cast<const Error*>(nullptr));
   std::thread interpreter([&] {
     while (f.inquiry.wait_for_question()) f.inquiry.answer("my stack");
   });

@@ -1,6 +1,8 @@
 // The queue between the program's threads and the engine's: names, checks, calls, and what is seen without a lock.
 #include "queue/submit_queue.h"
 
+#include <algorithm>
+
 #include "expect.h"
 
 namespace sirtaki::testing {
@@ -18,9 +20,15 @@ struct Fixture {
   Fixture() : queue(1, 3, doorbell, observers) {
     queue.with_sets([](ProcessSets& sets) { sets.add(0, {0, 1, 2}); });
   }
-  std::shared_ptr<Work> put(const std::string& name, bool wakes = true) {
-    Submission submission = barrier(name);
-    return queue.put(0, submission, wakes);
+  std::shared_ptr<Work> put(const std::string& name, WakeUp wake_up = WakeUp::kNow) {
+    return queue.put(0, barrier(name), wake_up);
+  }
+  // All that can be taken now.
+  std::vector<Submission> take() {
+    std::vector<Submission> taken;
+    queue.take();
+    while (SubmitQueue::Entry* const entry = queue.next()) taken.push_back(std::move(entry->submission));
+    return taken;
   }
 
   Doorbell doorbell;
@@ -29,18 +37,22 @@ struct Fixture {
 };
 
 TEST_CASE("A submission is seen whether or not it wakes") {
-  for (const bool wakes : {true, false}) {
-    Fixture f;
-    CHECK(!f.queue.changed());
-    const std::uint32_t rings = f.doorbell.rings();
-    f.put("a", wakes);
-    CHECK(f.doorbell.rings() - rings == (wakes ? 1U : 0U));
-    CHECK(f.queue.changed());
-    std::vector<SubmitQueue::Entry>& taken = f.queue.take();
-    CHECK(taken.size() == 1);
-    CHECK(taken[0].submission.request.name == "a");
-    CHECK(!f.queue.changed());
-    CHECK(f.queue.take().empty());
+  for (const bool has_core : {true, false}) {
+    for (const WakeUp wake_up : {WakeUp::kNow, WakeUp::kByCaller, WakeUp::kIfCoreFree}) {
+      Fixture f;
+      f.queue.set_has_core(has_core);
+      CHECK(!f.queue.changed());
+      const std::uint32_t rings = f.doorbell.rings();
+      f.put("a", wake_up);
+      const bool wakes = wake_up == WakeUp::kNow || (wake_up == WakeUp::kIfCoreFree && has_core);
+      CHECK(f.doorbell.rings() - rings == (wakes ? 1U : 0U));
+      CHECK(f.queue.changed());
+      const std::vector<Submission> taken = f.take();
+      CHECK(taken.size() == 1);
+      CHECK(taken[0].request.name == "a");
+      CHECK(!f.queue.changed());
+      CHECK(f.take().empty());
+    }
   }
 }
 
@@ -48,33 +60,41 @@ TEST_CASE("A name is taken until the program has learned of the result") {
   Fixture f;
   const std::shared_ptr<Work> work = f.put("a");
   const auto refused = expect_throw<Error>([&] { f.put("a"); }, "the name is taken");
-  check_contains(refused.what(), "'a' is given again before this rank's program has learned");
+  check_contains(refused.what(), "'a' is used again before this rank's program has received");
   work->finish({});
   expect_throw<Error>([&] { f.put("a"); }, "the result is there, but the program does not know");
   work->result();
-  CHECK(f.queue.take()[0].after == nullptr);
+  CHECK(f.take().size() == 1);
   f.put("a");
-  CHECK(f.queue.take()[0].after == nullptr);
+  CHECK(f.take().size() == 1);
 }
 
 TEST_CASE("A call waits for an earlier one of its name that the program has dropped") {
   Fixture f;
   const std::shared_ptr<Work> dropped = f.put("a");
   dropped->note_known();
-  f.put("a");
-  CHECK(f.queue.take()[1].after == dropped);
+  const std::shared_ptr<Work> later = f.put("a");
+  const std::vector<Submission> taken = f.take();
+  CHECK(taken[0].work == dropped);
+  CHECK_MESSAGE(f.queue.changed(), "the engine takes again later");
+  CHECK(f.take().empty());
+  dropped->finish({});
+  CHECK(f.take()[0].work == later);
+  CHECK(!f.queue.changed());
 }
 
 TEST_CASE("Nameless calls are numbered for each verb") {
   Fixture f;
   f.put("");
   f.put("");
-  std::vector<SubmitQueue::Entry>& taken = f.queue.take();
-  CHECK(taken[0].submission.request.title() == "barrier.noname.1");
-  CHECK(taken[1].submission.request.sequence == 2);
+  {
+    const std::vector<Submission> taken = f.take();
+    CHECK(taken[0].request.title() == "barrier.noname.1");
+    CHECK(taken[1].request.sequence == 2);
+  }
   f.queue.with_sets([](ProcessSets& sets) { sets.find(0)->names.restart_numbers(); });
   f.put("");
-  CHECK(f.queue.take()[0].submission.request.sequence == 1);
+  CHECK(f.take()[0].request.sequence == 1);
 }
 
 TEST_CASE("Calls run before the submissions are taken") {
@@ -85,7 +105,7 @@ TEST_CASE("Calls run before the submissions are taken") {
     ++calls;
     f.queue.post([&] { ++calls; });
   });
-  CHECK(f.queue.take().size() == 1);
+  CHECK(f.take().size() == 1);
   CHECK(calls == 2);
 }
 
@@ -97,8 +117,24 @@ TEST_CASE("A call that throws loses no submission") {
   expect_throw<Error>([&] { f.queue.take(); }, "boom");
   CHECK(f.queue.changed());
   f.queue.post([] { throw Error(ErrorKind::kAborted, "not run"); });
-  CHECK(f.queue.take_submissions().size() == 1);
+  const std::vector<SubmitQueue::Entry> left = f.queue.take_all();
+  CHECK(left.size() == 1);
   CHECK(!work->done());
+}
+
+// The step that fails in the middle has taken some submissions and not others; an earlier call delays one of them.
+TEST_CASE("A failure gets every submission that was not taken") {
+  Fixture f;
+  const std::shared_ptr<Work> dropped = f.put("a");
+  dropped->note_known();
+  std::vector<std::shared_ptr<Work>> rest{f.put("a"), f.put("b")};
+  f.queue.take();
+  f.queue.next();
+  rest.push_back(f.put("c"));
+  std::vector<std::shared_ptr<Work>> failed;
+  for (const SubmitQueue::Entry& entry : f.queue.take_all()) failed.push_back(entry.submission.work);
+  CHECK(std::ranges::is_permutation(failed, rest));
+  CHECK(f.queue.take_all().empty());
 }
 
 TEST_CASE("A closed queue refuses with the most serious reason") {
@@ -120,9 +156,9 @@ TEST_CASE("Epochs separate what depends on a result") {
   f.put("b");
   f.queue.begin_epoch();
   f.put("c");
-  std::vector<SubmitQueue::Entry>& taken = f.queue.take();
-  CHECK(taken[0].submission.epoch == taken[1].submission.epoch);
-  CHECK(taken[1].submission.epoch != taken[2].submission.epoch);
+  const std::vector<Submission> taken = f.take();
+  CHECK(taken[0].epoch == taken[1].epoch);
+  CHECK(taken[1].epoch != taken[2].epoch);
 }
 
 TEST_CASE("A rank alone copies at once") {
@@ -135,8 +171,7 @@ TEST_CASE("A rank alone copies at once") {
   request.tensors = {{DType::kFloat32, kHostDevice, {2}}};
   const float in[2] = {1, 2};
   float out[2] = {};
-  Submission submission(std::move(request), {{in, out}});
-  CHECK(queue.put(0, submission, true)->done());
+  CHECK(queue.put(0, {std::move(request), {{in, out}}})->done());
   CHECK(out[1] == 2);
   CHECK(!queue.changed());
 }

@@ -49,7 +49,7 @@ class Sum {
     Request request;
     request.name = name_;
     request.tensors = {{DType::kFloat32, kHostDevice, {static_cast<std::int64_t>(data_.size())}}};
-    work_ = engine.submit(group, {std::move(request), {{data_.data(), data_.data()}}});
+    work_ = engine.queue().put(group, {std::move(request), {{data_.data(), data_.data()}}});
     engine_ = &engine;
   }
 
@@ -118,7 +118,7 @@ class Program {
     request.verb = Verb::kAddProcessSet;
     for (int r = 0; r < job_.ranks - 1; ++r) request.splits.push_back(r);
     operate();
-    const auto work = engine_.submit(0, {std::move(request), {}});
+    const auto work = engine_.queue().put(0, {std::move(request), {}});
     while (!engine_.wait(*work)) {
     }
     set_ = static_cast<int>(work->result().value);

@@ -170,7 +170,7 @@ class Owner final : public GroupOwner {
   void on_process_set(const Agreement&, std::optional<Submission>) override {}
   void on_asked(int) override {}
   void on_job_status(const std::string&) override {}
-  void say(const std::string&) override {}
+  void log(const std::string&) override {}
 };
 
 DataPlanes idle_planes() {
@@ -192,7 +192,7 @@ void follow(std::span<const std::byte> bytes) {
   for (const Verb verb : kVerbs) {
     const Request request = request_of(verb, name_of_call(verb));
     std::vector<Address> addresses(request.tensors.size(), {memory.data(), memory.data()});
-    group.submit({request, addresses});
+    group.plan().submit({request, addresses});
   }
   try {
     line.send(1, {bytes.begin(), bytes.end()});

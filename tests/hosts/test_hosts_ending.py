@@ -79,7 +79,7 @@ def test_kill_of_one_rank(hosts: Hosts) -> None:
 
 
 @pytest.mark.parametrize("victim", ["start_agent.py", "hydra_pmi_proxy", "remote_shell.py", "start_worker.py"])
-def test_kill_of_the_machinery(victim: str, either: Hosts) -> None:
+def test_kill_of_each_launcher_process(victim: str, either: Hosts) -> None:
     """kill -9 of what brings the ranks to n3 and watches them there."""
     with either.running(READY + "time.sleep(300)\n", start=PLAIN) as job:
         job.wait_for(either.there, 3)

@@ -52,7 +52,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
 
 
-def test_tasks_without_a_launcher_of_ours(hosts: Hosts) -> None:
+def test_tasks_without_sirtakirun(hosts: Hosts) -> None:
     """C60: each finds its rank, and the cores that it was given stay its own."""
     body = """
 assert (rank, hvd.size()) == (int(os.environ["SLURM_PROCID"]), 4), (rank, hvd.size())

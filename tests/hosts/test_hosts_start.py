@@ -166,10 +166,10 @@ def test_addresses(networks: Hosts) -> None:
     assert sorted(done.stdout.split(b"\n")) == [b"", b"[0] 0", b"[1] 1", b"[2] 2"]
     done = networks.run(*networks.flags("localhost:1,n2:2"), *networks.program(""))
     assert done.returncode == 2
-    assert last_line(done).endswith("name this one as they know it, for example 10.77.0.1"), report(done)
+    assert last_line(done).endswith("give its name as other hosts know it, for example 10.77.0.1"), report(done)
 
 
-def test_name_that_leads_back_here(networks: Hosts) -> None:
+def test_name_that_resolves_to_this_host(networks: Hosts) -> None:
     enter, name = networks.machine.enter("n1"), "loop"
     subprocess.run([*enter, "/bin/sh", "-c", f"echo '127.0.1.1 {name}' >> /etc/hosts"], check=True)
     done = networks.run(*networks.flags(f"n1:1,{name}:2"), *networks.program(""))

@@ -24,7 +24,7 @@ meet("second")
 """
 
 
-def test_how_a_job_stands(hosts: Hosts) -> None:
+def test_job_status(hosts: Hosts) -> None:
     """By `sirtakirun status`, by SIGUSR1 to the launcher and to a rank on n3; then with a rank that is stopped."""
     with hosts.running(STANDS) as job:
         job.wait_for(hosts.there, 3)
@@ -41,7 +41,9 @@ def test_how_a_job_stands(hosts: Hosts) -> None:
         assert job.process.poll() is None
         if hosts.machine.kind == "namespaces":  # with Unix sockets of their own
             elsewhere = _status(hosts, job, "n2")
-            assert elsewhere.returncode == 1 and "ask on the host where sirtakirun runs" in elsewhere.stderr, elsewhere
+            assert elsewhere.returncode == 1 and "run the command on the host of sirtakirun" in elsewhere.stderr, (
+                elsewhere
+            )
 
 
 def _status(hosts: Hosts, job: launching.Running, host: str = "n1") -> "subprocess.CompletedProcess[str]":

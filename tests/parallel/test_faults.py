@@ -273,7 +273,7 @@ os.write(1, f"{rank} {got} {before}\\n".encode())
     ended = run(2, body, start=start + START)
     assert ended.code == 0, ended.output
     assert "0 ['later'] []" in ended.output and "1 [] ['before']" in ended.output, ended.output
-    assert "how the job stands" not in ended.output
+    assert "status of the job" not in ended.output
 
 
 SRUN = """
@@ -359,7 +359,7 @@ hvd.init()
         assert expected in ended.output, ended.output
 
 
-def test_cost_of_being_there():
+def test_idle_ranks_use_no_cpu():
     """C66: the affinity mask stays, and nothing runs while nothing is asked for."""
     body = """
 import json, psutil

@@ -87,7 +87,7 @@ def test_several_threads_at_once():
     second = threading.Thread(target=again)
     second.start()
     second.join()
-    assert len(refused) == 1 and "is given again" in refused[0]
+    assert len(refused) == 1 and "is used again" in refused[0]
     hvd.barrier()  # both have tried
     other = hvd.allreduce_async(torch.ones(1), name=f"mine {1 - hvd.rank()}")
     hvd.synchronize(held), hvd.synchronize(other)

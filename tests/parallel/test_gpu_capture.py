@@ -73,7 +73,7 @@ def test_gpu_capture_refuses_with_the_reason(rank_count):
 
     with pytest.raises(RuntimeError, match="the step cannot be captured: rank 0: "):
         hvd.capture(looks_at_the_loss, *data, optimizer=optimizer)
-    with pytest.raises(ValueError, match="inputs on the GPU"):
+    with pytest.raises(ValueError, match="inputs, all on the GPU"):
         hvd.capture(step, torch.zeros(2), optimizer=optimizer)
     assert hvd.capture(step, *data, optimizer=optimizer)(*data).item() > 0
 

@@ -173,7 +173,7 @@ def accumulating(model, optimizer, x, y, number) -> None:
 
 
 @ranks(2)
-def test_what_repeats_is_sent_without_python(rank_count):
+def test_repeated_gradients_are_sent_without_python(rank_count):
     for step in (plain, kept_gradients, in_a_thread, with_graph, checkpointed(False)):
         sent = equals_serial(step)
         assert sent[2:] == [0] * 4, (step, sent)
@@ -197,7 +197,7 @@ def test_what_repeats_is_sent_without_python(rank_count):
     ),
     ids=("checkpoint", "fails", "replaces", "skips", "frozen", "inputs"),
 )
-def test_what_does_not_repeat_is_right_as_well(rank_count, step):
+def test_steps_that_differ_give_right_gradients(rank_count, step):
     equals_serial(step)
 
 

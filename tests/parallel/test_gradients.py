@@ -1,7 +1,7 @@
 """C25: gradients of collectives equal finite differences of the mean loss over ranks, up to each verb's known factor.
 
-sirtaki.torch.autograd says which: with P ranks, autograd gives P times the gradient of the mean loss for allreduce and
-alltoall, the gradient itself for allgather and broadcast, and P * P times for reducescatter.
+The factors are in sirtaki.torch.ops.autograd. With P ranks, autograd gives P times the gradient of the mean loss for
+allreduce and alltoall, the gradient itself for allgather and broadcast, and P * P times for reducescatter.
 """
 
 import threading

@@ -23,7 +23,7 @@ def test_timeline_in_the_environment_is_answered_once(variable):
     assert ended.code == 0 and "timeline" not in ended.output
 
 
-def test_elastic_says_that_it_is_not_there():
+def test_elastic_is_refused():
     for name in ("run", "TorchState", "ElasticSampler"):
         with pytest.raises(NotImplementedError, match=rf"sirtaki\.torch\.elastic\.{name}: elastic training is not"):
             getattr(hvd.elastic, name)

@@ -217,7 +217,7 @@ def test_whole_training_in_mixed_precision() -> None:
 
 @ranks(2)
 @pytest.mark.parametrize("kind", KINDS)
-def test_files_open_without_us_and_train_on_with_us(kind: str, tmp_path) -> None:
+def test_files_open_without_sirtaki_and_train_on_with_sirtaki(kind: str, tmp_path) -> None:
     """As far as Keras 2 keeps optimizers' state: HDF5 does, .keras does for the new classes, SavedModel does not."""
     model = training.trained(hvd.DistributedOptimizer(momentum(KINDS[kind])))
     for ending in (".keras", "") if kind == "new" else (".h5",):
@@ -310,7 +310,7 @@ def test_xla(caplog) -> None:
 
 
 @ranks(2)
-def test_what_would_not_be_reduced_is_refused() -> None:
+def test_gradients_that_would_not_be_reduced_are_refused() -> None:
     variable, gradient = tf.Variable([0.0]), tf.constant([1.0 + hvd.rank()])
     new, legacy = (hvd.DistributedOptimizer(kind.SGD(1.0)) for kind in (NEW, LEGACY))
     scaled = hvd.DistributedOptimizer(keras.mixed_precision.LossScaleOptimizer(NEW.SGD(1.0)))
@@ -320,7 +320,7 @@ def test_what_would_not_be_reduced_is_refused() -> None:
         (scaled, {"skip_gradients_aggregation": True}),
         (legacy, {"experimental_aggregate_gradients": False}),
     ]:
-        with pytest.raises(RuntimeError, match="leave each rank with its own gradients"):
+        with pytest.raises(RuntimeError, match="each rank would apply its own gradients"):
             optimizer.apply_gradients([(gradient, variable)], **arguments)
     new.build([variable])
     with pytest.raises(RuntimeError, match="without passing through apply_gradients"):
@@ -357,7 +357,7 @@ def test_a_rank_alone(kind: str) -> None:
 
 
 @ranks(2)
-def test_a_variable_that_came_too_late_is_an_error(monkeypatch) -> None:
+def test_an_environment_variable_that_is_set_too_late_is_an_error(monkeypatch) -> None:
     monkeypatch.setattr(keras, "Model", object)  # as if tf.keras were another Keras
     with pytest.raises(ImportError, match="was set after TensorFlow had been imported"):
         generations._keras_2()

@@ -182,7 +182,7 @@ def test_an_infinity_of_one_rank_skips_the_step_of_all(way: str) -> None:
 
 
 @ranks(2)
-def test_files_open_without_us_and_train_on_with_us(tmp_path) -> None:
+def test_files_open_without_sirtaki_and_train_on_with_sirtaki(tmp_path) -> None:
     model, _ = train([])
     path = tmp_path / f"model{hvd.rank()}.keras"
     model.save(path)
@@ -212,7 +212,7 @@ print(type(model.optimizer).__name__, before, int(model.optimizer.iterations))
 
 
 @ranks(2, backends=["tensorflow"])
-def test_a_process_without_us_opens_and_trains_it(tmp_path) -> None:
+def test_a_process_without_sirtaki_opens_and_trains_the_model(tmp_path) -> None:
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam()), loss="mse")
     model.fit(np.ones((4, 3)), np.ones((4, 1)), batch_size=4, verbose=0)
@@ -250,7 +250,7 @@ def test_copies_without_their_local_variables_warn() -> None:
     local.register_local_var(variable)
     for optimizer in (local, hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), groups=[[variable]])):
         for duplicate in (copy.deepcopy, pickle.dumps, lambda made: type(made).from_config(made.get_config())):
-            with pytest.warns(UserWarning, match="a distributed SGD holds no local variables and groups"):
+            with pytest.warns(UserWarning, match="a distributed SGD does not contain local variables and groups"):
                 duplicate(optimizer)
 
 
@@ -310,7 +310,7 @@ def test_xla_is_left_off_and_explained(caplog, monkeypatch, keras_backend: str) 
 
 
 @ranks(2)
-def test_horovod_places_of_names(keras_backend: str) -> None:
+def test_modules_have_horovods_names(keras_backend: str) -> None:
     if keras_backend == "torch":
         with pytest.raises(ImportError, match="needs KERAS_BACKEND=tensorflow"):
             importlib.import_module("sirtaki.tensorflow.keras.callbacks")
@@ -375,7 +375,7 @@ def test_functions() -> None:
         ({"groups": [[1]]}, "groups must consist of variables, got int 1"),
         ({"compression": 4}, "compression must have"),
         ({"process_set": 5}, "process_set must be a ProcessSet, got 5"),
-        ({"device_dense": 5}, "device_dense must be a string, got 5; give what comes after it by its name"),
+        ({"device_dense": 5}, "device_dense must be a string, got 5; pass the arguments after it by keyword"),
     ],
     ids=str,
 )

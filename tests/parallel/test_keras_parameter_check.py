@@ -35,7 +35,7 @@ def test_fit_finds_drift(way: str, monkeypatch, keras_backend: str) -> None:
 
 
 @ranks(2)
-def test_a_number_that_is_none_is_refused(monkeypatch) -> None:
+def test_a_setting_that_is_not_a_number_is_refused(monkeypatch) -> None:
     monkeypatch.setenv("SIRTAKI_CHECK_PARAMETERS", "often")
     with pytest.raises(ValueError, match="must be a number of steps, got 'often'"):
         hvd.DistributedOptimizer(keras.optimizers.SGD())

@@ -159,7 +159,7 @@ def test_backward_passes_of_a_rank_alone(outer: bool) -> None:
 
 
 @ranks(2)
-def test_nobody_to_reduce_with_any_more() -> None:
+def test_a_removed_set_and_a_shut_down_job() -> None:
     """After the set was removed, and after shutdown()."""
     single = hvd.add_process_set([1])
     variable = keras.Variable(np.zeros(2))

@@ -28,7 +28,7 @@ def test_second_call_is_refused_on_every_rank(rank_count, ended):
     first = start("twice")
     if ended:
         all_ended()
-    with pytest.raises(ValueError, match=r"'allreduce\.twice' is given again.*synchronize"):
+    with pytest.raises(ValueError, match=r"'allreduce\.twice' is used again.*synchronize"):
         start("twice")
     other = start("another name")
     assert hvd.synchronize(first).tolist() == hvd.synchronize(other).tolist() == [rank_count] * 3
@@ -36,7 +36,7 @@ def test_second_call_is_refused_on_every_rank(rank_count, ended):
 
 
 @ranks(2, 3)
-def test_name_is_free_once_the_program_knows(rank_count):
+def test_a_name_is_free_once_the_call_is_done(rank_count):
     handle = start("polled")
     while not hvd.poll(handle):
         pass
@@ -50,7 +50,7 @@ def test_name_is_free_once_the_program_knows(rank_count):
 
 @ranks(2, 3)
 @pytest.mark.parametrize("late", [0, 1])
-def test_dropped_calls_take_their_turns(rank_count, late):
+def test_dropped_calls_run_one_after_the_other(rank_count, late):
     """Nobody can wait for a call without a handle; the next one of its name begins when it has ended on this rank."""
     tensor = torch.ones(2, dtype=torch.float64)
     if hvd.rank() == late:

@@ -222,7 +222,7 @@ def test_the_end_of_a_backward_without_parameters_of_its_own(rank_count):
 
 
 @ranks(2)
-def test_gradients_changed_under_way(rank_count):
+def test_gradients_changed_during_backward(rank_count):
     """Hooks that come after the optimizer's, whose results would be neither reduced nor equal on all ranks."""
     model = make_model()
     optimizer = distributed(model)

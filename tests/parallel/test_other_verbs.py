@@ -121,7 +121,7 @@ def test_barrier_waits_for_the_last(rank_count):
 
 
 @ranks(2)
-def test_what_changes_its_argument(rank_count):
+def test_in_place_calls(rank_count):
     """C41: the calls whose name ends with an underscore write into their argument, all others leave it alone."""
     calls = {
         "allreduce": lambda t: hvd.allreduce(t),

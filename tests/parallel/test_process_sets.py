@@ -61,7 +61,7 @@ def test_overlapping_sets_at_once(rank_count):
 
 
 @ranks(2)
-def test_what_cannot_be_added(rank_count):
+def test_process_sets_that_cannot_be_added(rank_count):
     added = hvd.add_process_set([1])
     for wrong in ([0, 1], [1], [2], [], [0, 5], [hvd.rank()], added):
         with pytest.raises(ValueError):

@@ -139,7 +139,7 @@ def test_process_sets(rank_count, mode):
 
 
 @ranks(2)
-def test_questions_and_names(rank_count):
+def test_ops_that_give_ranks_and_any_name(rank_count):
     @tf.function
     def ask():
         return hvd.rank_op(), hvd.local_rank_op(), hvd.size_op(), hvd.local_size_op()

@@ -128,7 +128,7 @@ WRONG_KINDS = {
 
 
 @ranks(2)
-def test_what_is_no_tensor(rank_count):
+def test_values_that_are_not_tensors_are_refused(rank_count):
     for what, (call, text) in WRONG_KINDS.items():
         with pytest.raises(TypeError) as caught:
             call()

@@ -38,7 +38,7 @@ def test_more_pending_ops_than_threads(rank_count):
 
 
 @ranks(2)
-def test_result_that_nobody_uses(rank_count):
+def test_unused_result(rank_count):
     """Rank 1's program needs the result, rank 0's does not: the op runs on both."""
 
     @tf.function
@@ -69,7 +69,7 @@ def test_names_are_stable_over_retracing(rank_count):
 
 
 @ranks(2)
-def test_numbers_of_the_process_are_in_no_name(rank_count):
+def test_names_contain_no_number_of_the_process(rank_count):
     """Rank 0 has traced more, and is in the name scope of another optimizer, than rank 1; in branches, loops and their
     gradients they meet.
     """

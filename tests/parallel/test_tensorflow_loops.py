@@ -63,7 +63,7 @@ def test_jacobian(rank_count, mode):
 
 
 @ranks(2)
-def test_what_cannot_be_vectorized(rank_count):
+def test_verbs_that_cannot_be_vectorized(rank_count):
     x = tf.ones([3, 2])
     for call in (
         lambda row: hvd.allreduce(row, op=hvd.Adasum),

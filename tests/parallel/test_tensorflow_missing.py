@@ -148,7 +148,7 @@ def test_tensor_of_unknown_shape(rank_count):
 
 
 @ranks(2)
-def test_what_was_agreed_goes_with_the_variables(rank_count):
+def test_agreements_are_deleted_with_the_variables(rank_count):
     def build():
         variable = tf.Variable(tf.ones([2, 2]))
 

@@ -73,7 +73,7 @@ def test_stranger_without_the_token_is_dropped(launcher: Launcher) -> None:
         assert stranger.recv(1) == b"" and not launcher.workers and launcher.heard == []
 
 
-def test_answer_of_another_connection_is_worth_nothing(launcher: Launcher) -> None:
+def test_answer_of_another_connection_is_refused(launcher: Launcher) -> None:
     with launcher.connect() as first, launcher.connect() as second:
         answer, _ = channel.answer(TOKEN, first.recv(channel.NONCE_BYTES))
         second.recv(channel.NONCE_BYTES)
@@ -82,7 +82,7 @@ def test_answer_of_another_connection_is_worth_nothing(launcher: Launcher) -> No
         assert second.recv(1) == b"" and launcher.heard == []
 
 
-def test_member_is_let_in_and_learns_that_this_is_the_launcher(launcher: Launcher) -> None:
+def test_worker_and_launcher_prove_themselves_to_each_other(launcher: Launcher) -> None:
     with launcher.connect() as member:
         answer, expected = channel.answer(TOKEN, member.recv(channel.NONCE_BYTES))
         member.sendall(answer + HELLO)
@@ -116,7 +116,7 @@ def test_strangers_neither_keep_the_job_alive_nor_pile_up(launcher: Launcher) ->
     [struct.pack(">BI", channel.OUT, 1 << 30), channel.frame(channel.HELLO, b"{}"), channel.frame(channel.HELLO, b"[")],
     ids=["length", "no rank", "no JSON"],
 )
-def test_member_that_speaks_otherwise_is_dropped(garbage: bytes, launcher: Launcher) -> None:
+def test_worker_with_malformed_frames_is_dropped(garbage: bytes, launcher: Launcher) -> None:
     with launcher.connect() as member:
         member.sendall(channel.answer(TOKEN, member.recv(channel.NONCE_BYTES))[0] + garbage)
         launcher.turn()
@@ -131,7 +131,7 @@ def test_launcher_that_cannot_be_reached_is_named(launcher: Launcher) -> None:
         channel.connect_remote([("127.0.0.1", port)], TOKEN)
 
 
-def test_who_answers_in_place_of_the_launcher_is_found_out() -> None:
+def test_wrong_program_in_place_of_the_launcher_is_detected() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def pretend() -> None:
@@ -166,7 +166,7 @@ def test_interfaces_and_loopback_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert addresses.toward([socket.gethostname(), "localhost"]) == ["127.0.0.1"]
     assert addresses.is_own("localhost") and addresses.is_own("127.0.0.1") and addresses.is_own(socket.gethostname())
     assert not addresses.is_own("198.51.100.77")
-    with pytest.raises(ValueError, match=r"host localhost means itself on every host; .* for example "):
+    with pytest.raises(ValueError, match=r"host localhost is the local host on every host; .* for example "):
         addresses.refuse_loopback("localhost", ["localhost", "198.51.100.77"])
     monkeypatch.setattr(addresses, "_resolved", lambda name: (socket.AF_INET, ("127.0.1.1", 0)))
     with pytest.raises(ValueError, match=r"host n1 is 127\.0\.1\.1 here, a loopback address.*/etc/hosts"):
@@ -181,7 +181,7 @@ def test_order_to_an_agent_limits_its_length_before_it_reads(monkeypatch: pytest
         return b"\xff" * count
 
     monkeypatch.setattr(agent.os, "read", read)
-    with pytest.raises(ValueError, match="what came on stdin is not from sirtakirun"):
+    with pytest.raises(ValueError, match="stdin holds data that sirtakirun did not send"):
         agent._read_order()
     assert asked == [8]
 
@@ -225,7 +225,7 @@ def test_settings_of_mpis_for_the_remote_start_are_taken_over() -> None:
     assert remote_hosts.environment_for_mpiexec(environ) == {"HYDRA_DEBUG": "1"}
 
 
-def test_spec_travels_whole() -> None:
+def test_spec_survives_encoding() -> None:
     sent = spec.Spec(size=2, command=[b"a b", b"\xff"], environ={b"N": b"\n"}, cwd=b"/")
     sent.endpoints, sent.token = [("fd00::1", 5), ("10.0.0.1", 6)], bytes(range(32))
     received = spec.Spec.from_bytes(sent.to_bytes())

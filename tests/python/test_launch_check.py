@@ -46,7 +46,7 @@ def test_table(tmp_path: Path) -> None:
     assert table["jax"] == "9.8.7"
     assert table["torch"].startswith("6.5.4 is installed, but `import torch` fails:")
     assert "ImportError: libmissing.so.3: cannot open shared object file" in table["torch"]
-    assert "exit code 7 and no words" in table["keras"]
+    assert "exit code 7 and no message" in table["keras"]
     library = mpi_library.find()
     assert library.path in table["MPI"] and library.reason in table["MPI"]
     if table["GPUs"].startswith("none usable"):
@@ -62,7 +62,7 @@ def test_other_names_of_the_flag(flag: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert command.main([flag]) == 0
 
 
-def test_what_is_missing_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_parts_have_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(check, "_FRAMEWORKS", ("no_such_framework",))
     monkeypatch.setenv("SIRTAKI_MPI", str(tmp_path))
     assert "missing: SIRTAKI_MPI=" in check._mpi()

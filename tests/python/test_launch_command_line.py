@@ -34,7 +34,7 @@ def test_number_of_ranks_must_be_a_positive_whole_number(value: str, capsys: pyt
 def test_number_of_ranks_or_program_missing(capsys: pytest.CaptureFixture[str]) -> None:
     assert "give -np N" in refusal(capsys)
     assert "give -np N" in refusal(capsys, program=False)
-    assert "give a command" in refusal(capsys, "-np", "2", program=False)
+    assert "the command is missing" in refusal(capsys, "-np", "2", program=False)
 
 
 def test_words_of_the_program_are_not_touched() -> None:
@@ -143,7 +143,7 @@ def test_flags_that_exclude_each_other(words: list[str], capsys: pytest.CaptureF
         (["--ssh-port", "0"], "'0' is not a positive"),
         (["--start-timeout", "-1"], "'-1' is not a positive"),
         (["--no-such-flag"], "--no-such-flag"),
-        (["--network-interfaces", ","], "no interface named"),
+        (["--network-interfaces", ","], "names no interface"),
         (["--mpi-args", "-x 'y"], """--mpi-args: "-x 'y": No closing quotation"""),
         (["--launch-agent", "'"], '--launch-agent: "\'": No closing quotation'),
     ],
@@ -355,4 +355,4 @@ def test_version_and_help() -> None:
 
     assert run("--version").stdout.decode().strip() == __version__
     done = run("--help")
-    assert done.returncode == 0 and b"--fusion-threshold-mb" in done.stdout and b"stdin is /dev/null" in done.stdout
+    assert done.returncode == 0 and b"--fusion-threshold-mb" in done.stdout and b"stdin of all ranks" in done.stdout

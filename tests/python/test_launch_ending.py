@@ -108,7 +108,7 @@ def test_kill_of_one_rank(mpi: str, here: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("victim", ["mpiexec", "outer", "inner"])
-def test_kill_of_the_machinery(victim: str, here: Path, tmp_path: Path) -> None:
+def test_kill_of_each_launcher_process(victim: str, here: Path, tmp_path: Path) -> None:
     with running(tmp_path, "-np", "2", *program(FAMILY + WAIT, str(here))) as job:
         _start_up(job, here, 2)
         workers = [
@@ -182,7 +182,8 @@ def test_signal_before_the_job_has_begun(tmp_path: Path) -> None:
     """As while names of hosts are looked up: the directory with the job's secret goes; how it stands ends nothing."""
     code = """if True:
         import sys, time
-        from sirtaki.launch import command, private_directory
+        from sirtaki.launch import command
+        from sirtaki.launch.protocol import private_directory
         def listen(*rest):
             print(flush=True)
             time.sleep(60)

@@ -206,7 +206,7 @@ def test_a_rank_that_is_stopped_within_init(tmp_path: Path) -> None:
     with running(tmp_path, "-np", "2", *program, SIRTAKI_START_TIMEOUT="1") as job:
         last = job.process.communicate(timeout=30)[1].splitlines()[-1]
         assert job.process.returncode == 1 and last.startswith(b"sirtakirun: rank 1 on host "), last
-        assert b"all 2 ranks have called init(), but it was not over within 1 s (SIRTAKI_START_TIMEOUT)" in last
+        assert b"all 2 ranks have called init(), but it did not end within 1 s (SIRTAKI_START_TIMEOUT)" in last
         assert re.search(rb": rank 1, process \d+, is stopped", last), last
         job.assert_nothing_left()
 
@@ -226,7 +226,7 @@ def test_who_is_missing_in_a_start() -> None:
     assert starting.ask()[0] == {0, 2} and starting.ask() == (set(), "")
     assert starting.missing() == (
         0,
-        "all 3 ranks have called init(), but it was not over within 7 s (SIRTAKI_START_TIMEOUT), on ranks 0, 2",
+        "all 3 ranks have called init(), but it did not end within 7 s (SIRTAKI_START_TIMEOUT), on ranks 0, 2",
     )
     starting.on_over(2, False)
     assert starting.missing()[0] == 2 and "it has failed on rank 2" in starting.missing()[1]
@@ -266,7 +266,7 @@ def _expect_status(text: str) -> None:
     assert text.index("rank 0 on host") < text.index("rank 1 on host") < text.index("rank 2 on host")
 
 
-def test_how_a_job_stands(tmp_path: Path) -> None:
+def test_job_status(tmp_path: Path) -> None:
     """The same from `sirtakirun status`, from SIGUSR1 to the launcher and to a rank; nothing of it ends the job."""
     here = tmp_path / "here"
     here.mkdir()
@@ -296,7 +296,7 @@ def _read_until(job: Running, words: bytes) -> str:
     return text.decode()
 
 
-def test_how_a_job_stands_that_has_not_begun(tmp_path: Path) -> None:
+def test_job_status_before_the_job_has_begun(tmp_path: Path) -> None:
     """One waits in init, one has not called it, one is stopped, one has ended."""
     here = tmp_path / "here"
     here.mkdir()
@@ -343,7 +343,7 @@ def test_a_name_that_is_taken_keeps_no_job_from_starting(monkeypatch: pytest.Mon
         assert first.getsockname() != second.getsockname()
 
 
-def test_jobs_of_others_and_of_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_status_without_a_job_of_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     """Only what a launcher of this user has opened is asked; without a job there is a hint."""
     monkeypatch.setattr(status_command, "_TABLE", str(tmp_path / "unix"))
     row = "0: 00000002 00000000 00010000 0001 01 77 "
@@ -351,13 +351,13 @@ def test_jobs_of_others_and_of_none(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "unix").write_text(f"Num RefCount\n{row}{other}\n{row}/tmp/{own}\n{row}\n{row}{own}\n")
     assert status_command.names() == [own]
     assert status_command.main([]) == 1
-    assert "you have no running job on this host" in capsys.readouterr().err
+    assert "this user has no running job on this host" in capsys.readouterr().err
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("\0" + own[1:])
         listener.listen()
         monkeypatch.setattr(status_command, "user_of_peer", lambda connection: (1, os.geteuid() + 1))
         assert status_command.main([]) == 1
-        assert "you have no running job on this host" in capsys.readouterr().err
+        assert "this user has no running job on this host" in capsys.readouterr().err
 
 
 def test_exit_code_of_a_rank_that_leaves_slowly(tmp_path: Path) -> None:
@@ -405,7 +405,7 @@ meet("second")
     assert b"JSONDecodeError" in done.stderr and b" (program.py:" in done.stderr.splitlines()[-1]
 
 
-def test_news_of_a_rank_that_was_drained_meanwhile() -> None:
+def test_events_of_a_rank_whose_socket_was_drained() -> None:
     """One look finds both that the rank's line has ended and that its process has: the line is read for the latter."""
     lost: list[int] = []
     selector = selectors.PollSelector()

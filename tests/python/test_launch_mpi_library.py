@@ -66,7 +66,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     return Site(tmp_path, monkeypatch)
 
 
-def test_nothing_there_is_told_with_the_places(site: Site) -> None:
+def test_a_missing_library_is_an_error_with_the_places_searched(site: Site) -> None:
     assert site.candidates() == []
     with pytest.raises(mpi_library.MpiNotFoundError, match=r"pip install mpich") as caught:
         site.find()
@@ -146,7 +146,7 @@ def test_the_prefix_of_ompi_info_is_looked_at(site: Site) -> None:
 
 
 @pytest.mark.parametrize("wish", ["/no/such/prefix", "/no/such/libmpi.so", "openmpi", "mpich", "intel"])
-def test_a_wish_that_cannot_be_met_is_refused_with_its_value(wish: str, site: Site) -> None:
+def test_a_setting_that_cannot_be_met_is_refused_with_its_value(wish: str, site: Site) -> None:
     place(site.lib / "libmpi_abi.so.1")
     with pytest.raises(ValueError, match=f"SIRTAKI_MPI='{wish}': no MPI library there"):
         site.candidates(SIRTAKI_MPI=wish)
@@ -209,7 +209,7 @@ def test_the_starter_of_a_library_in_the_root(monkeypatch: pytest.MonkeyPatch) -
     assert mpi_library.find({"SIRTAKI_MPI": library, "PATH": "/bin"}).mpiexec == "/usr/bin/mpiexec.openmpi"
 
 
-def test_library_without_mpiexec_is_told(tmp_path: Path) -> None:
+def test_library_without_mpiexec_is_an_error(tmp_path: Path) -> None:
     place(tmp_path / "a" / "b" / "c" / "lib" / "libmpi.so.40")
     library = str(tmp_path / "a" / "b" / "c" / "lib" / "libmpi.so.40")
     done = run("-np", "2", sys.executable, "train.py", SIRTAKI_MPI=library, PATH="/nowhere")

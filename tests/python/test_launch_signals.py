@@ -70,13 +70,13 @@ def test_time_to_save(ranks: int, here: Path, tmp_path: Path) -> None:
         job.process.send_signal(signal.SIGTERM)
         error = job.process.communicate(timeout=30)[1]
         assert job.process.returncode == 128 + signal.SIGTERM, error
-        assert b"the ranks have 30 s from SIGTERM to end (--grace-seconds); a second one kills them" in error
+        assert b"the ranks have 30 s from SIGTERM to end (--grace-seconds); a second SIGTERM kills them" in error
         assert [(here / f"checkpoint-{rank}").read_text() for rank in range(ranks)] == [WHOLE] * ranks
         job.assert_nothing_left()
 
 
 @pytest.mark.parametrize("by", ["flag", "variable"])
-def test_the_time_can_be_set(by: str, here: Path, tmp_path: Path) -> None:
+def test_the_grace_can_be_set(by: str, here: Path, tmp_path: Path) -> None:
     flags = ["--grace-seconds", "1.5"] if by == "flag" else []
     words = ("-np", "2", *flags, *program(SAVE + READY + "time.sleep(300)", str(here)))
     with running(tmp_path, *words, SIRTAKI_GRACE_SECONDS="40" if flags else "1.5") as job:
@@ -89,7 +89,7 @@ def test_the_time_can_be_set(by: str, here: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", ["-1", "soon", "nan", "inf"])
-def test_a_time_that_is_none_is_refused(value: str) -> None:
+def test_a_grace_that_is_not_a_number_is_refused(value: str) -> None:
     done = run("-np", "1", "true", SIRTAKI_GRACE_SECONDS=value)
     assert (
         done.returncode == 2 and f"SIRTAKI_GRACE_SECONDS='{value}' is not a number of seconds".encode() in done.stderr
@@ -115,7 +115,7 @@ def test_a_loaders_workers_live_until_the_program_has_saved(
         job.assert_nothing_left()
 
 
-def test_a_program_that_a_shell_has_started_gets_its_time(here: Path, tmp_path: Path) -> None:
+def test_a_program_that_a_shell_has_started_gets_the_grace(here: Path, tmp_path: Path) -> None:
     """The shell dies of the signal; its child gets it then, and is known to be no rank's process."""
     python, *rest = program(SAVE + READY + "time.sleep(300)", str(here))
     words = ["sh", "-c", '"$@"; exit $?', "sh", python, *rest]

@@ -7,7 +7,7 @@ def test_equal_lists_have_no_difference() -> None:
     assert difference({0: ["a", "b"], 1: ["b", "a"]}) == ""
 
 
-def test_each_side_is_told_of_what_it_lacks() -> None:
+def test_errors_name_what_each_rank_lacks() -> None:
     text = difference({0: ["a", "own"], 1: ["a", "b"], 4: ["a", "b"]})
     assert "(ranks 0, 1, 4: 2): only rank 0 has own; rank 0 lacks b. " in text
 

@@ -99,7 +99,7 @@ def test_a_starter_of_another_mpi(environment, version, expected):
     assert starters.variable_of_other_mpi(lambda: version, environment) == expected
 
 
-def test_what_is_no_line_to_a_starter():
+def test_descriptors_that_do_not_lead_to_a_starter():
     """A closed descriptor, a file, a socket of this process's own; a socket of its parent's making is one."""
     code = """
 import os, socket, sys

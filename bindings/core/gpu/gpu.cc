@@ -65,7 +65,7 @@ std::map<std::string, std::string> info() {
   std::map<std::string, std::string> result;
   try {
     Device& device = gpu(0);
-    result["CUDA"] = "gpu:0 is " + device.identity() + ", " + device.room();
+    result["CUDA"] = "gpu:0 is " + device.identity() + ", " + device.free_memory();
     const std::string& lacks = device.lacks_kernels();
     result["kernels"] = lacks.empty() ? "compiled at run time" : "none, so tensors are packed by copies: " + lacks;
   } catch (const Error& error) {
@@ -81,7 +81,7 @@ std::map<std::string, std::string> info() {
 
 Device& gpu(int number) { return devices().at(number); }
 
-GpuOptions gpu_options(const Settings& settings, std::function<void(const std::string&)> tell,
+GpuOptions gpu_options(const Settings& settings, std::function<void(const std::string&)> log,
                        std::function<int()> local_rank) {
   GpuOptions options;
   options.devices = &gpu;
@@ -91,8 +91,8 @@ GpuOptions gpu_options(const Settings& settings, std::function<void(const std::s
   };
   options.load_nccl = &find_nccl;
   options.operations = settings.gpu_operations;
-  options.tell = std::move(tell);
-  options.dead_rank = [] { return engine_to_use()->dead_rank(); };
+  options.log = std::move(log);
+  options.dead_rank = [] { return engine_for_collective()->dead_rank(); };
   return options;
 }
 

@@ -1,5 +1,5 @@
-// The Python types of gradients.h: attributes, life and death, and what the collector must see, for a parameter, its
-// hook and the reducer refer to each other.
+// The Python types of gradients.h: attributes, construction, deletion, and garbage collection, which is needed because
+// a parameter, its hook and the reducer refer to each other.
 #include <pybind11/stl.h>
 #include <structmember.h>
 
@@ -22,10 +22,10 @@ PyTypeObject* slot_type = nullptr;
 
 PyObject* slots_of(PyObject* self, void*) {
   PyObject* const slots = as<GradientUnit>(self)->slots;
-  return slots == nullptr ? PyTuple_New(0) : taken(slots);
+  return slots == nullptr ? PyTuple_New(0) : new_reference(slots);
 }
 
-// Takes any sequence of CoordinatorCache. What was prepared is no longer right.
+// Takes any sequence of GradientSlot. The prepared request is no longer valid.
 int set_slots(PyObject* self, PyObject* value, void*) {
   auto* unit = as<GradientUnit>(self);
   PyObject* const slots = value == nullptr ? PyTuple_New(0) : PySequence_Tuple(value);
@@ -33,7 +33,7 @@ int set_slots(PyObject* self, PyObject* value, void*) {
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(slots); ++i) {
     if (PyObject_TypeCheck(PyTuple_GET_ITEM(slots, i), slot_type)) continue;
     Py_DECREF(slots);
-    PyErr_SetString(PyExc_TypeError, "slots must be CoordinatorCache");
+    PyErr_SetString(PyExc_TypeError, "slots must be GradientSlot objects");
     return -1;
   }
   Py_XSETREF(unit->slots, slots);
@@ -43,7 +43,7 @@ int set_slots(PyObject* self, PyObject* value, void*) {
 
 PyObject* prepared_of(PyObject* self, void*) {
   PyObject* const prepared = as<GradientUnit>(self)->prepared;
-  return taken(prepared == nullptr ? Py_None : prepared);
+  return new_reference(prepared == nullptr ? Py_None : prepared);
 }
 
 int set_prepared(PyObject* self, PyObject* value, void*) {
@@ -51,7 +51,7 @@ int set_prepared(PyObject* self, PyObject* value, void*) {
   if (value == nullptr || value == Py_None) {
     Py_CLEAR(unit->prepared);
   } else if (py::isinstance<PreparedAllreduce>(value)) {
-    Py_XSETREF(unit->prepared, taken(value));
+    Py_XSETREF(unit->prepared, new_reference(value));
   } else {
     PyErr_SetString(PyExc_TypeError, "prepared must be a PreparedAllreduce or None");
     return -1;
@@ -61,7 +61,7 @@ int set_prepared(PyObject* self, PyObject* value, void*) {
 
 PyObject* unit_of(PyObject* self, void*) {
   auto* unit = as<GradientSlot>(self)->unit;
-  return taken(unit == nullptr ? Py_None : reinterpret_cast<PyObject*>(unit));
+  return new_reference(unit == nullptr ? Py_None : reinterpret_cast<PyObject*>(unit));
 }
 
 int set_unit(PyObject* self, PyObject* value, void*) {
@@ -73,7 +73,7 @@ int set_unit(PyObject* self, PyObject* value, void*) {
     PyErr_SetString(PyExc_TypeError, "unit must be a GradientUnit or None");
     return -1;
   }
-  Py_XSETREF(as<GradientSlot>(self)->unit, as<GradientUnit>(taken(value)));
+  Py_XSETREF(as<GradientSlot>(self)->unit, as<GradientUnit>(new_reference(value)));
   return 0;
 }
 
@@ -82,8 +82,8 @@ int init_step(PyObject* self, PyObject* arguments, PyObject*) {
   PyObject* gradient = nullptr;
   PyObject* send = nullptr;
   if (!PyArg_ParseTuple(arguments, "OOi", &gradient, &send, &step->passes)) return -1;
-  Py_XSETREF(step->on_gradient, taken(gradient));
-  Py_XSETREF(step->send, taken(send));
+  Py_XSETREF(step->on_gradient, new_reference(gradient));
+  Py_XSETREF(step->send, new_reference(send));
   Py_XSETREF(step->site, PyUnicode_FromString(""));
   return step->site == nullptr ? -1 : 0;
 }
@@ -92,14 +92,14 @@ int init_unit(PyObject* self, PyObject* arguments, PyObject*) {
   PyObject* step = nullptr;
   PyObject* slots = nullptr;
   if (!PyArg_ParseTuple(arguments, "O!O", step_type, &step, &slots)) return -1;
-  Py_XSETREF(as<GradientUnit>(self)->step, as<GradientStep>(taken(step)));
+  Py_XSETREF(as<GradientUnit>(self)->step, as<GradientStep>(new_reference(step)));
   return set_slots(self, slots, nullptr);
 }
 
 int init_slot(PyObject* self, PyObject* arguments, PyObject*) {
   PyObject* parameter = nullptr;
   if (!PyArg_ParseTuple(arguments, "O", &parameter)) return -1;
-  Py_XSETREF(as<GradientSlot>(self)->parameter, taken(parameter));
+  Py_XSETREF(as<GradientSlot>(self)->parameter, new_reference(parameter));
   return 0;
 }
 
@@ -124,7 +124,7 @@ int clear_members(PyObject* self) {
 constexpr auto visit_step = &visit_members<GradientStep, &GradientStep::on_gradient, &GradientStep::send>;
 constexpr auto clear_step = &clear_members<GradientStep, &GradientStep::on_gradient, &GradientStep::send>;
 constexpr auto visit_unit = &visit_members<GradientUnit, &GradientUnit::step, &GradientUnit::slots>;
-// A unit keeps its step, which its hooks ask while they are there.
+// A unit owns a reference to its step, because hooks read the step as long as they exist.
 constexpr auto clear_unit = &clear_members<GradientUnit, &GradientUnit::slots>;
 constexpr auto visit_slot =
     &visit_members<GradientSlot, &GradientSlot::parameter, &GradientSlot::unit, &GradientSlot::gradient>;
@@ -187,7 +187,7 @@ PyGetSetDef unit_attributes[] = {
     {"prepared", prepared_of, set_prepared, nullptr, nullptr},
     {},
 };
-PyMethodDef slot_methods[] = {{"is_unsettled", slot_is_unsettled, METH_NOARGS, nullptr}, {}};
+PyMethodDef slot_methods[] = {{"is_unreduced", slot_is_unsettled, METH_NOARGS, nullptr}, {}};
 PyGetSetDef slot_attributes[] = {{"unit", unit_of, set_unit, nullptr, nullptr}, {}};
 PyMethodDef unit_methods[] = {
     {"changed", changed_since, METH_NOARGS, nullptr}, {"finish", finish_unit, METH_NOARGS, nullptr},
@@ -215,13 +215,8 @@ PyTypeObject* make_type(py::module_& module, const char* name, std::size_t size,
 std::unique_ptr<PreparedAllreduce> prepare(std::string name, const std::vector<PyTensor>& tensors, int op,
                                            double prescale, double postscale, int process_set, std::string site,
                                            const py::sequence& gradients, py::object rest) {
-  Request request;
-  request.name = std::move(name);
-  request.verb = Verb::kAllreduce;
-  request.op = static_cast<ReduceOp>(op);
-  request.prescale = prescale;
-  request.postscale = postscale;
-  request.site = std::move(site);
+  const auto verb = static_cast<int>(Verb::kAllreduce);
+  Request request = make_request(verb, std::move(name), op, prescale, postscale, std::move(site));
   std::vector<Address> addresses = take_tensors(tensors, request);
   return PreparedAllreduce::make(std::move(request), std::move(addresses), process_set, gradients, std::move(rest));
 }

@@ -1,9 +1,10 @@
-// What a hook does, and how a prepared unit is sent and waited for.
+// The hook; sending and finishing of prepared units.
 #include "gradients.h"
 
 #include <exception>
 #include <new>
 
+#include "core/process.h"
 #include "prepared.h"
 
 namespace sirtaki {
@@ -11,9 +12,9 @@ namespace {
 
 namespace py = pybind11;
 
-bool diverted = false;  // what is sent goes elsewhere, or is written down, so nothing is sent from here
+bool diverted = false;  // Python sends all units, for example to a step that is captured
 
-// An attribute of tensors. Python would look it up anew in every tensor's type.
+// An attribute of tensors. Saves Python's look-up in the tensor's type at every access.
 struct Attribute {
   const char* name;
   PyObject* type = nullptr;  // of the last tensor
@@ -27,7 +28,7 @@ struct Attribute {
 
  private:
   void look_up(PyObject* tensor) {
-    Py_XSETREF(type, taken(reinterpret_cast<PyObject*>(Py_TYPE(tensor))));
+    Py_XSETREF(type, new_reference(reinterpret_cast<PyObject*>(Py_TYPE(tensor))));
     PyObject* const found = PyObject_GetAttrString(type, name);
     const bool has_getter = found != nullptr && Py_IS_TYPE(found, &PyGetSetDescr_Type);
     getter = has_getter ? reinterpret_cast<PyGetSetDescrObject*>(found)->d_getset : nullptr;
@@ -43,7 +44,7 @@ py::object gradient_of(const GradientSlot* slot) {
   return py::reinterpret_steal<py::object>(gradient);
 }
 
-// How often torch has written it. Tensors of inference mode have no such count.
+// Torch's count of writes to the tensor. Tensors of inference mode have none.
 long long version_of(PyObject* gradient) {
   static Attribute version{"_version"};
   PyObject* const value = version.of(gradient);
@@ -57,7 +58,7 @@ long long version_of(PyObject* gradient) {
 }
 
 void remember(GradientSlot* slot, PyObject* gradient) {
-  Py_XSETREF(slot->gradient, gradient == Py_None ? nullptr : taken(gradient));
+  Py_XSETREF(slot->gradient, gradient == Py_None ? nullptr : new_reference(gradient));
   slot->version = gradient == Py_None ? 0 : version_of(gradient);
 }
 
@@ -65,7 +66,7 @@ bool is_remembered(const GradientSlot* slot, PyObject* gradient) {
   return gradient == (slot->gradient == nullptr ? Py_None : slot->gradient);
 }
 
-// The gradients of all slots and then `rest`, or nothing if one has none.
+// The gradients of all slots, then `rest`; empty if a slot has no gradient.
 py::object gradients_of(const GradientUnit* unit, const py::object& rest) {
   const Py_ssize_t count = size_of(unit);
   auto gradients = py::reinterpret_steal<py::object>(PyTuple_New(count + 1));
@@ -86,20 +87,30 @@ bool is_asked_for_at(const PreparedAllreduce& prepared, PyObject* site) {
   return prepared.site() == std::string_view(text, static_cast<std::size_t>(length));
 }
 
-// False if the unit has to be described anew.
+// The unit's gradients, if they lie as `prepared` describes them; otherwise nothing.
+py::object located_gradients(const GradientUnit* unit, PreparedAllreduce& prepared) {
+  if (!is_asked_for_at(prepared, unit->step->site)) return {};
+  py::object gradients = gradients_of(unit, prepared.rest());
+  const auto count = static_cast<std::size_t>(size_of(unit));
+  if (!gradients || !prepared.locate(&PyTuple_GET_ITEM(gradients.ptr(), 0), count)) return {};
+  return gradients;
+}
+
+// False if the unit must be prepared again.
 bool send_as_before(GradientUnit* unit) {
   if (unit->prepared == nullptr || unit->times != 0 || diverted) return false;
   const auto held = py::reinterpret_borrow<py::object>(unit->prepared);
   auto& prepared = held.cast<PreparedAllreduce&>();
-  if (!is_asked_for_at(prepared, unit->step->site)) return false;
-  py::object gradients = gradients_of(unit, prepared.rest());
-  const auto count = static_cast<std::size_t>(size_of(unit));
-  if (!gradients || !prepared.locate(&PyTuple_GET_ITEM(gradients.ptr(), 0), count)) return false;
+  const py::object gradients = located_gradients(unit, prepared);
+  if (!gradients) return false;
   py::object work;
   try {
-    work = prepared.submit(gradients);
+    auto engine = engine_for_collective();
+    const std::optional<std::uintptr_t> stream = prepared.stream();
+    auto promise = engine->queue().put(prepared.process_set(), prepared.submission(stream), WakeUp::kIfCoreFree);
+    work = wrap_work(std::move(promise), std::move(engine), gradients, stream);
   } catch (const Error&) {
-    return false;  // the other way meets the same error, and raises it
+    return false;  // Python will meet the same error and raise it
   }
   Py_XSETREF(unit->work, work.release().ptr());
   for (Py_ssize_t i = 0; i < size_of(unit); ++i) remember(slot_at(unit, i), PyTuple_GET_ITEM(gradients.ptr(), i));
@@ -115,7 +126,7 @@ PyObject* none_or_error(PyObject* result) {
   Py_RETURN_NONE;
 }
 
-// In a catch block: what was caught, as Python raises it, for autograd and Python's interpreter know no exceptions.
+// Call it in a catch block: sets the exception as Python's error. C++ exceptions must not reach autograd or Python.
 PyObject* raised() {
   try {
     throw;
@@ -139,7 +150,8 @@ PyObject* count_gradient(PyObject* self, PyObject*, PyObject*) {
   auto* slot = as<GradientSlot>(self);
   GradientUnit* unit = slot->unit;
   if (unit == nullptr || unit->step->on_gradient == nullptr) Py_RETURN_NONE;
-  const auto held = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(unit));  // the slot may change over
+  const auto held =
+      py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(unit));  // the slot may get another unit meanwhile
   GradientStep* step = unit->step;
   step->touched = 1;
   if (!step->listening || unit->state != kOpen || slot->fired >= step->passes) {
@@ -167,7 +179,7 @@ bool is_under_way(const GradientUnit* unit) {
   return unit->state == kSent && unit->work != nullptr && unit->as_prepared != 0;
 }
 
-// Throws what Work.wait does, and then leaves all as it is: a wait that was interrupted can go on.
+// Throws the errors of Work.wait and then changes nothing, so an interrupted wait can be repeated.
 void wait_for_unit(GradientUnit* unit) {
   wait_for(py::reinterpret_borrow<py::object>(unit->work), stream_of(unit));
   Py_CLEAR(unit->work);
@@ -179,7 +191,7 @@ py::object object_of(GradientSlot* slot) {
   return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(slot));
 }
 
-// The first slot whose gradient is another one than was handed over, or was written since; none: true.
+// The first slot whose gradient was replaced or written since it was sent; true if there is none.
 py::object changed_slot(const GradientUnit* unit) {
   for (Py_ssize_t i = 0; i < size_of(unit); ++i) {
     GradientSlot* const slot = slot_at(unit, i);
@@ -266,7 +278,7 @@ PyObject* reset_unit(PyObject* self, PyObject*) {
 
 namespace {
 
-// Calls `visit` with each slot until it says false. False as well if the parameters of the groups are other ones.
+// Calls `visit` with each slot until it returns false. Returns false also if the groups have other parameters.
 template <class Visit>
 bool visit_parameters(const py::tuple& slots, const py::list& groups, Visit visit) {
   static PyObject* const params = PyUnicode_InternFromString("params");
@@ -290,7 +302,7 @@ py::object called(const py::object& tensor, const char* method) {
   return py::reinterpret_steal<py::object>(PyObject_CallMethod(tensor.ptr(), method, nullptr));
 }
 
-// Whether these are two tensors of one memory, as x and x.detach() are.
+// Whether two tensors use the same memory, like x and x.detach().
 bool is_same_memory(const py::object& one, const py::object& other) {
   for (const char* method : {"data_ptr", "stride", "size"}) {
     const py::object own = called(one, method);
@@ -310,13 +322,13 @@ bool holds_reduced(const GradientSlot* slot, const py::object& gradient) {
   return is_same_memory(gradient, py::reinterpret_borrow<py::object>(slot->gradient));
 }
 
-// A parameter of which nothing is known: it was frozen, or is no longer reduced.
+// A parameter without a unit: it was frozen, or is not reduced.
 bool sleeps(const GradientSlot* slot) {
   return py::getattr(slot->parameter, "requires_grad").ptr() == Py_False && gradient_of(slot).is_none();
 }
 
-// The optimizer passes over a parameter without a gradient.
-bool is_unsettled(const GradientSlot* slot) {
+// The optimizer skips a parameter without a gradient.
+bool is_unreduced(const GradientSlot* slot) {
   const py::object gradient = gradient_of(slot);
   return !gradient.is_none() && !holds_reduced(slot, gradient);
 }
@@ -325,7 +337,7 @@ bool is_unsettled(const GradientSlot* slot) {
 
 PyObject* slot_is_unsettled(PyObject* self, PyObject*) {
   try {
-    return PyBool_FromLong(is_unsettled(as<GradientSlot>(self)));
+    return PyBool_FromLong(is_unreduced(as<GradientSlot>(self)));
   } catch (...) {
     return raised();
   }
@@ -339,7 +351,7 @@ bool same_parameters(const py::tuple& slots, const py::list& groups) {
 py::object first_unsettled(const py::tuple& slots, const py::list& groups) {
   GradientSlot* unsettled = nullptr;
   const bool same = visit_parameters(slots, groups, [&](GradientSlot* slot) {
-    if (unsettled == nullptr && is_unsettled(slot)) unsettled = slot;
+    if (unsettled == nullptr && is_unreduced(slot)) unsettled = slot;
     return true;
   });
   if (!same) return py::bool_(true);

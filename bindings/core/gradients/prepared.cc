@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "core/process.h"
-
 namespace sirtaki {
 namespace {
 
@@ -23,7 +21,7 @@ std::vector<std::int64_t> shape_and_strides(const dlpack::Tensor& tensor) {
   return result;
 }
 
-bool lies_as(const dlpack::Tensor& tensor, const std::vector<std::int64_t>& shape_and_strides) {
+bool has_layout(const dlpack::Tensor& tensor, const std::vector<std::int64_t>& shape_and_strides) {
   const auto dimensions = static_cast<std::size_t>(tensor.dimensions);
   return shape_and_strides.size() == 2 * dimensions &&
          std::equal(tensor.shape, tensor.shape + dimensions, shape_and_strides.begin()) &&
@@ -62,7 +60,7 @@ bool PreparedAllreduce::locate(PyObject* const* gradients, std::size_t count) {
       return false;
     }
     if (tensor.device != device_ || tensor.dtype != layouts_[i].dtype) return false;
-    if (!lies_as(tensor, layouts_[i].shape_and_strides)) return false;
+    if (!has_layout(tensor, layouts_[i].shape_and_strides)) return false;
     void* const data = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
     addresses_[i] = {data, data};
   }
@@ -76,12 +74,8 @@ std::optional<std::uintptr_t> PreparedAllreduce::stream() const {
   return reinterpret_cast<std::uintptr_t>(stream);
 }
 
-py::object PreparedAllreduce::submit(py::object keep) {
-  auto engine = engine_to_use();
-  const std::optional<std::uintptr_t> on = stream();
-  EventPtr ready = on ? ready_on(request_, *on) : nullptr;
-  auto work = engine->submit(process_set_, {request_, addresses_, nullptr, std::move(ready)}, WakeUp::kIfCoreFree);
-  return wrap_work(std::move(work), std::move(engine), std::move(keep), on);
+Submission PreparedAllreduce::submission(std::optional<std::uintptr_t> stream) const {
+  return {request_, addresses_, nullptr, stream ? ready_on(request_, *stream) : nullptr};
 }
 
 }  // namespace sirtaki

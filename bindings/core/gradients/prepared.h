@@ -1,4 +1,4 @@
-// The reduction of a unit of gradients, described once: at every further step only their addresses are new.
+// The request for a unit of gradients, made once. In later steps only the addresses of the gradients change.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -15,22 +15,23 @@ namespace sirtaki {
 
 class PreparedAllreduce {
  public:
-  // `gradients`: a framework's tensors, which lie as all later ones must: the first of the request's. The request's
-  // other tensors stay where `addresses` says, in memory that `rest` keeps. Null if the framework does not say how its
-  // tensors lie.
+  // `gradients`: the framework's tensors for the first tensors of the request; later gradients must have the same
+  // layouts. The other tensors of the request keep their `addresses`; `rest` owns their memory. Null if the framework
+  // does not give the layouts of its tensors.
   static std::unique_ptr<PreparedAllreduce> make(Request request, std::vector<Address> addresses, int process_set,
                                                  const pybind11::sequence& gradients, pybind11::object rest);
 
-  // What is sent next lies here. False if one of the objects is not a tensor that lies as it must; no error is set.
+  // Reads the addresses of the next gradients. False, without a Python error, if an object has another layout.
   bool locate(PyObject* const* gradients, std::size_t count);
-  // Queues what was located. `keep` holds the gradients.
-  pybind11::object submit(pybind11::object keep);
+  // With the memory that was located last. `stream`: of the gradients' GPU.
+  Submission submission(std::optional<std::uintptr_t> stream) const;
+  int process_set() const { return process_set_; }
 
-  // What is not a gradient: the last of what `submit` has to keep.
+  // The owner of the tensors that are not gradients: a submission uses this memory, too.
   const pybind11::object& rest() const { return rest_; }
-  // Where the program asks for it: part of the request.
+  // The call site in the request.
   const std::string& site() const { return request_.site; }
-  // Of the gradients' GPU; none on the host.
+  // The stream of the gradients' GPU; none on the host.
   std::optional<std::uintptr_t> stream() const;
 
  private:
@@ -50,7 +51,7 @@ class PreparedAllreduce {
 
   Request request_;
   int process_set_;
-  PyTypeObject* type_;  // of the gradients; torch's own, which outlives this
+  PyTypeObject* type_;  // of the gradients; torch's type, which outlives this object
   const dlpack::ExchangeApi& api_;
   dlpack::Device device_{};
   std::vector<Layout> layouts_;

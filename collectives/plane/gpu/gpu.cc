@@ -158,7 +158,7 @@ void GpuPlane::begin(const StreamPosition& position) {
                                          name_of_device(device_->number()) + "; a rank uses one GPU");
   }
   bytes_ = position.bytes;
-  for (const EventPtr& event : position.after) event->hold_back(stream_);
+  for (const EventPtr& event : position.after) event->block_stream(stream_);
 }
 
 // Before the first collective.
@@ -176,11 +176,11 @@ Task GpuPlane::prepare() {
   co_await exchange_cards(transport_, own, options_.operations, id, agreement);
   if (!agreement.refusal.empty()) {
     prepared_ = false;
-    throw Error(ErrorKind::kPrecondition, "SIRTAKI_GPU_OPERATIONS=nccl cannot be done: " + agreement.refusal);
+    throw Error(ErrorKind::kPrecondition, "SIRTAKI_GPU_OPERATIONS=nccl is not possible: " + agreement.refusal);
   }
   if (!agreement.why_not.empty() && transport_.rank() == 0) {
-    options_.tell(std::string("GPU tensors travel ") + (agreement.mpi ? "by MPI" : "by way of host memory") +
-                  " instead of NCCL: " + agreement.why_not);
+    options_.log(std::string("GPU tensors are sent ") + (agreement.mpi ? "by MPI" : "through host memory") +
+                 ", not by NCCL: " + agreement.why_not);
   }
   if (agreement.mpi && (!agreement.nccl || options_.levels != nullptr)) {
     mpi_ = std::make_unique<MpiGpuCollectives>(*options_.mpi, *device_, stream_, agreement.kernels);
@@ -215,7 +215,7 @@ Task GpuPlane::connect(std::shared_ptr<const NcclLibrary> library, const GpuCard
 
 NcclUniqueId GpuPlane::own_id(const NcclLibrary& library) {
   NcclUniqueId id{};
-  device_->within([&] { library.check(library.calls.GetUniqueId(&id), "ncclGetUniqueId"); });
+  device_->with_context([&] { library.check(library.calls.GetUniqueId(&id), "ncclGetUniqueId"); });
   return id;
 }
 

@@ -26,9 +26,9 @@ struct GpuOptions {
   const MpiCommunicator* mpi = nullptr;
   // Set if allreduce works in two levels: within each host, and between hosts.
   std::shared_ptr<HostLevels> levels;
-  std::string operations;                        // as Settings::gpu_operations
-  std::function<void(const std::string&)> tell;  // one line for people
-  std::function<int()> dead_rank;                // global rank of a dead process, -1 if none is known
+  std::string operations;                       // as Settings::gpu_operations
+  std::function<void(const std::string&)> log;  // one line for people
+  std::function<int()> dead_rank;               // global rank of a dead process, -1 if none is known
 };
 
 // The host planes and the transport outlive it.

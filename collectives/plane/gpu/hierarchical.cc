@@ -45,14 +45,14 @@ bool HierarchicalNccl::can_reduce(const Reduction& reduction) const {
   return kernels_ && reduction.op != ReduceOp::kAdasum && !needs_fold(reduction);
 }
 
-std::byte* HierarchicalNccl::room(std::size_t bytes) {
+std::byte* HierarchicalNccl::buffer_of(std::size_t bytes) {
   if (buffer_.size() >= bytes) return buffer_.data();
   if (buffer_.data() != nullptr) device_.record(stream_)->block();  // queued work uses the old buffer
   buffer_ = {};
   buffer_ = device_.allocate(bytes);
   if (buffer_.data() != nullptr) return buffer_.data();
   throw Error(ErrorKind::kAborted, "gpu:" + std::to_string(device_.number()) + " has no room for a buffer of " +
-                                       std::to_string(bytes) + " bytes (" + device_.room() +
+                                       std::to_string(bytes) + " bytes (" + device_.free_memory() +
                                        "). Leave memory free: a smaller batch, or a limit for the framework's own "
                                        "pool.");
 }
@@ -81,7 +81,7 @@ Task HierarchicalNccl::allreduce(Reduction reduction, std::span<const Segment> s
     // Slices of equal length, each at a multiple of 16 bytes; the padding is never read.
     const std::int64_t unit = 16 * local_size_;
     const std::int64_t whole = (piece.count + unit - 1) / unit * unit;
-    std::byte* buffer = room(static_cast<std::size_t>(whole) * wire_size);
+    std::byte* buffer = buffer_of(static_cast<std::size_t>(whole) * wire_size);
     std::vector<Part> in, out;
     walk.for_each_part(piece, [&](const Segment& segment, std::int64_t from, std::int64_t count, std::int64_t place) {
       std::byte* packed = buffer + static_cast<std::size_t>(place) * wire_size;

@@ -46,7 +46,7 @@ class HierarchicalNccl {
   Task allreduce(Reduction reduction, std::span<const Segment> segments);
 
  private:
-  std::byte* room(std::size_t bytes);
+  std::byte* buffer_of(std::size_t bytes);
   Task between_hosts(const Reduction& reduction, Segment slice);
 
   Device& device_;

@@ -72,14 +72,14 @@ PendingPtr MpiGpuCollectives::completion(MpiRequest request) {
   return std::make_unique<Operation>(communicator_.mpi(), request, in_flight_);
 }
 
-std::byte* MpiGpuCollectives::room(DeviceMemory& memory, std::size_t bytes) {
+std::byte* MpiGpuCollectives::buffer_of(DeviceMemory& memory, std::size_t bytes) {
   if (memory.size() >= bytes) return memory.data();
   if (memory.data() != nullptr) device_.record(stream_)->block();
   memory = {};
   memory = device_.allocate(bytes);
   if (memory.data() != nullptr) return memory.data();
   throw Error(ErrorKind::kAborted, "gpu:" + std::to_string(device_.number()) + " has no room for a buffer of " +
-                                       std::to_string(bytes) + " bytes (" + device_.room() + ")");
+                                       std::to_string(bytes) + " bytes (" + device_.free_memory() + ")");
 }
 
 Task MpiGpuCollectives::allreduce(Reduction reduction, std::span<const Segment> segments) {
@@ -89,7 +89,7 @@ Task MpiGpuCollectives::allreduce(Reduction reduction, std::span<const Segment> 
   const std::size_t size = size_of(reduction.dtype);
   PieceWalk walk(segments, {.piece = kPieceBytes / static_cast<std::int64_t>(wire_size), .direct = kPackAll});
   for (Piece piece; walk.next(piece);) {
-    std::byte* buffer = room(in_, static_cast<std::size_t>(piece.count) * wire_size);
+    std::byte* buffer = buffer_of(in_, static_cast<std::size_t>(piece.count) * wire_size);
     std::vector<Part> in, out;
     walk.for_each_part(piece, [&](const Segment& segment, std::int64_t from, std::int64_t count, std::int64_t place) {
       std::byte* packed = at(buffer, place, wire_size);
@@ -142,8 +142,8 @@ Task MpiGpuCollectives::reducescatter(Reduction reduction, const Spread& spread)
   const ReductionSteps steps = steps_of_library(reduction);
   const DType wire = steps.wire;
   const std::int64_t mine = spread.counts[static_cast<std::size_t>(rank_)];
-  std::byte* given = room(in_, static_cast<std::size_t>(total) * size_of(wire));
-  std::byte* got = room(out_, static_cast<std::size_t>(mine + 1) * size_of(wire));
+  std::byte* given = buffer_of(in_, static_cast<std::size_t>(total) * size_of(wire));
+  std::byte* got = buffer_of(out_, static_cast<std::size_t>(mine + 1) * size_of(wire));
   const Part in{spread.in, given, total};
   device_.convert(wire, reduction.dtype, {&in, 1}, steps.before, stream_);
   const MpiLayout layout(spread.counts, 1);

@@ -32,7 +32,7 @@ class MpiGpuCollectives {
   // Waits until the work queued on the stream has finished: MPI does not know streams.
   PendingPtr quiet();
   PendingPtr completion(MpiRequest request);
-  std::byte* room(DeviceMemory& memory, std::size_t bytes);
+  std::byte* buffer_of(DeviceMemory& memory, std::size_t bytes);
 
   const MpiCommunicator& communicator_;
   Device& device_;

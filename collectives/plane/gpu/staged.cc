@@ -70,14 +70,14 @@ StagingStep reduction_step(DataPlane& host, const Reduction& reduction, std::spa
     }
     step.count += part.count;
   }
-  step.fill = [reduction, absent](std::byte* room) {
+  step.fill = [reduction, absent](std::byte* buffer) {
     for (const auto& [position, count] : absent) {
-      std::byte* place = room + static_cast<std::size_t>(position) * size_of(reduction.dtype);
+      std::byte* place = buffer + static_cast<std::size_t>(position) * size_of(reduction.dtype);
       fill_identity(reduction.dtype, reduction.op, place, count);
     }
   };
-  step.combine = [&host, reduction, count = step.count](std::byte* room) -> Task {
-    const Segment segment{room, room, count};
+  step.combine = [&host, reduction, count = step.count](std::byte* buffer) -> Task {
+    const Segment segment{buffer, buffer, count};
     co_await host.allreduce(reduction, {&segment, 1});
   };
   return step;
@@ -91,7 +91,7 @@ DataPlane& StagedCollectives::host_plane(PlaneQuery query) const {
     if (plane->supports(query)) return *plane;
   }
   throw Error(ErrorKind::kPrecondition, "No data plane can run " + std::string(name_of(query.verb)) + " of " +
-                                            std::string(name_of(query.dtype)) + " by way of the host");
+                                            std::string(name_of(query.dtype)) + " through the host");
 }
 
 Task StagedCollectives::allreduce(PlaneQuery query, Reduction reduction, std::span<const Segment> segments) {
@@ -102,7 +102,7 @@ Task StagedCollectives::allreduce(PlaneQuery query, Reduction reduction, std::sp
     for (const Segment& segment : segments) {
       if (segment.count > 0) steps.push_back(reduction_step(host, reduction, {&segment, 1}));
     }
-    co_await rooms_.run(std::move(steps), size);
+    co_await buffers_.run(std::move(steps), size);
     co_return;
   }
   PieceWalk walk(segments, {.piece = kPieceBytes / static_cast<std::int64_t>(size), .direct = kPackAll});
@@ -113,7 +113,7 @@ Task StagedCollectives::allreduce(PlaneQuery query, Reduction reduction, std::sp
     });
     steps.push_back(reduction_step(host, reduction, parts));
   }
-  co_await rooms_.run(std::move(steps), size);
+  co_await buffers_.run(std::move(steps), size);
 }
 
 Task StagedCollectives::broadcast(PlaneQuery query, int root, std::size_t element_size,
@@ -132,8 +132,8 @@ Task StagedCollectives::broadcast(PlaneQuery query, int root, std::size_t elemen
                          }
                        });
     step.count = piece.count;
-    step.combine = [&host, root, element_size, count = piece.count](std::byte* room) -> Task {
-      const Segment segment{room, room, count};
+    step.combine = [&host, root, element_size, count = piece.count](std::byte* buffer) -> Task {
+      const Segment segment{buffer, buffer, count};
       co_await host.broadcast(root, element_size, {&segment, 1});
     };
     steps.push_back(std::move(step));
@@ -143,7 +143,7 @@ Task StagedCollectives::broadcast(PlaneQuery query, int root, std::size_t elemen
       device_.copy(segment.out, segment.in, static_cast<std::size_t>(segment.count) * element_size, stream_);
     }
   }
-  co_await rooms_.run(std::move(steps), element_size);
+  co_await buffers_.run(std::move(steps), element_size);
 }
 
 Task StagedCollectives::allgather(PlaneQuery query, std::size_t element_size, const Spread& spread) {
@@ -155,13 +155,13 @@ Task StagedCollectives::allgather(PlaneQuery query, std::size_t element_size, co
     step.out = std::move(round.parts);
     step.count = round.needed;
     step.combine = [&host, counts = std::move(round.counts), element_size,
-                    total = round.total](std::byte* room) -> Task {
-      const Spread staged{room + static_cast<std::size_t>(total) * element_size, room, counts};
+                    total = round.total](std::byte* buffer) -> Task {
+      const Spread staged{buffer + static_cast<std::size_t>(total) * element_size, buffer, counts};
       co_await host.allgather(element_size, staged);
     };
     steps.push_back(std::move(step));
   }
-  co_await rooms_.run(std::move(steps), element_size);
+  co_await buffers_.run(std::move(steps), element_size);
 }
 
 Task StagedCollectives::reducescatter(PlaneQuery query, Reduction reduction, const Spread& spread) {
@@ -174,13 +174,13 @@ Task StagedCollectives::reducescatter(PlaneQuery query, Reduction reduction, con
     step.out = std::move(round.own);
     step.count = round.needed;
     step.combine = [&host, counts = std::move(round.counts), reduction, size,
-                    total = round.total](std::byte* room) -> Task {
-      const Spread staged{room, room + static_cast<std::size_t>(total) * size, counts};
+                    total = round.total](std::byte* buffer) -> Task {
+      const Spread staged{buffer, buffer + static_cast<std::size_t>(total) * size, counts};
       co_await host.reducescatter(reduction, staged);
     };
     steps.push_back(std::move(step));
   }
-  co_await rooms_.run(std::move(steps), size);
+  co_await buffers_.run(std::move(steps), size);
 }
 
 // In one round: a rank knows only its own sizes, so the ranks could not agree on a number of rounds.
@@ -192,15 +192,15 @@ Task StagedCollectives::alltoall(PlaneQuery query, std::size_t element_size, con
   if (sent > 0) step.in.push_back({at(exchange.in, 0, element_size), 0, sent});
   if (received > 0) step.out.push_back({at(exchange.out, 0, element_size), sent, received});
   step.count = sent + received;
-  step.combine = [&host, &exchange, element_size, sent](std::byte* room) -> Task {
+  step.combine = [&host, &exchange, element_size, sent](std::byte* buffer) -> Task {
     Exchange staged = exchange;
-    staged.in = room;
-    staged.out = room + static_cast<std::size_t>(sent) * element_size;
+    staged.in = buffer;
+    staged.out = buffer + static_cast<std::size_t>(sent) * element_size;
     co_await host.alltoall(element_size, staged);
   };
   std::vector<StagingStep> steps;
   steps.push_back(std::move(step));
-  co_await rooms_.run(std::move(steps), element_size);
+  co_await buffers_.run(std::move(steps), element_size);
 }
 
 }  // namespace sirtaki

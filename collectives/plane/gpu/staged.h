@@ -17,7 +17,7 @@ class StagedCollectives {
  public:
   // These collectives start after the work queued on `stream` before, and later work waits for their results.
   StagedCollectives(Device& device, Stream stream, int rank, std::vector<DataPlane*> host_planes)
-      : device_(device), stream_(stream), rank_(rank), host_planes_(std::move(host_planes)), rooms_(device, stream) {}
+      : device_(device), stream_(stream), rank_(rank), host_planes_(std::move(host_planes)), buffers_(device, stream) {}
 
   // As in DataPlane, on GPU memory. The query selects the host plane.
   Task allreduce(PlaneQuery query, Reduction reduction, std::span<const Segment> segments);
@@ -33,7 +33,7 @@ class StagedCollectives {
   Stream stream_;
   int rank_;
   std::vector<DataPlane*> host_planes_;
-  StagingBuffers rooms_;
+  StagingBuffers buffers_;
 };
 
 }  // namespace sirtaki

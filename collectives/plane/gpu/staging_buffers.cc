@@ -39,9 +39,9 @@ StagingBuffers::StagingBuffers(Device& device, Stream stream)
 
 StagingBuffers::~StagingBuffers() {
   if (busy_) {
-    for (Room& room : rooms_) {
-      room.host.leak();
-      room.packed.leak();
+    for (Buffer& buffer : buffers_) {
+      buffer.host.leak();
+      buffer.packed.leak();
     }
     return;
   }
@@ -49,27 +49,27 @@ StagingBuffers::~StagingBuffers() {
   device_.destroy(to_device_);
 }
 
-void StagingBuffers::make_room(Room& room, std::size_t bytes) {
-  if (room.host.size() >= bytes) return;
-  if (room.free != nullptr) room.free->block();
-  room.host = {};
-  room.host = device_.allocate_pinned(bytes);
-  if (room.host.data() == nullptr) {
+void StagingBuffers::enlarge(Buffer& buffer, std::size_t bytes) {
+  if (buffer.host.size() >= bytes) return;
+  if (buffer.free != nullptr) buffer.free->block();
+  buffer.host = {};
+  buffer.host = device_.allocate_pinned(bytes);
+  if (buffer.host.data() == nullptr) {
     throw Error(ErrorKind::kAborted, "no pinned host memory of " + std::to_string(bytes) +
-                                         " bytes for GPU tensors that travel by way of the host: raise the limit of "
+                                         " bytes for GPU tensors that are sent through the host: raise the limit of "
                                          "locked memory (ulimit -l), or exchange smaller tensors");
   }
 }
 
 // Many small tensors become one copy, if kernels can gather them.
-bool StagingBuffers::packs(std::span<const StagingCopy> copies, Room& room) {
+bool StagingBuffers::packs(std::span<const StagingCopy> copies, Buffer& buffer) {
   if (copies.size() < 2 || !device_.lacks_kernels().empty()) return false;
-  if (room.packed.size() < room.host.size()) {
-    if (room.free != nullptr) room.free->block();
-    room.packed = {};
-    room.packed = device_.allocate(room.host.size());
+  if (buffer.packed.size() < buffer.host.size()) {
+    if (buffer.free != nullptr) buffer.free->block();
+    buffer.packed = {};
+    buffer.packed = device_.allocate(buffer.host.size());
   }
-  return room.packed.data() != nullptr;
+  return buffer.packed.data() != nullptr;
 }
 
 std::byte* StagingBuffers::place_of(const StagingCopy& copy, const DeviceMemory& packed, std::size_t element_size) {
@@ -77,17 +77,18 @@ std::byte* StagingBuffers::place_of(const StagingCopy& copy, const DeviceMemory&
 }
 
 // The range from the first to the last of the copies, in packed memory.
-StagingCopy StagingBuffers::span_of(std::span<const StagingCopy> copies, const Room& room, std::size_t element_size) {
+StagingCopy StagingBuffers::span_of(std::span<const StagingCopy> copies, const Buffer& buffer,
+                                    std::size_t element_size) {
   const StagingCopy& first = copies.front();
   const StagingCopy& last = copies.back();
-  return {place_of(first, room.packed, element_size), first.position, last.position + last.count - first.position};
+  return {place_of(first, buffer.packed, element_size), first.position, last.position + last.count - first.position};
 }
 
-void StagingBuffers::move(std::span<const StagingCopy> copies, Room& room, std::size_t element_size, bool to_host,
+void StagingBuffers::move(std::span<const StagingCopy> copies, Buffer& buffer, std::size_t element_size, bool to_host,
                           Stream stream) {
   const auto bytes = [&](std::int64_t count) { return static_cast<std::size_t>(count) * element_size; };
   for (const StagingCopy& copy : copies) {
-    std::byte* staged = room.host.data() + bytes(copy.position);
+    std::byte* staged = buffer.host.data() + bytes(copy.position);
     auto* memory = const_cast<std::byte*>(copy.memory);
     device_.copy(to_host ? staged : memory, to_host ? memory : staged, bytes(copy.count), stream);
   }
@@ -95,53 +96,53 @@ void StagingBuffers::move(std::span<const StagingCopy> copies, Room& room, std::
 
 // Copies to the host; several tensors are packed first, because starting a copy takes as long as copying many
 // kilobytes.
-void StagingBuffers::fetch(const StagingStep& step, Room& room, std::size_t element_size) {
-  make_room(room, static_cast<std::size_t>(step.count) * element_size);
-  if (room.free != nullptr) room.free->hold_back(to_host_);
+void StagingBuffers::fetch(const StagingStep& step, Buffer& buffer, std::size_t element_size) {
+  enlarge(buffer, static_cast<std::size_t>(step.count) * element_size);
+  if (buffer.free != nullptr) buffer.free->block_stream(to_host_);
   std::vector<StagingCopy> copies = step.in;
-  if (packs(copies, room)) {
-    const StagingCopy whole = span_of(copies, room, element_size);
+  if (packs(copies, buffer)) {
+    const StagingCopy whole = span_of(copies, buffer, element_size);
     std::vector<Part> parts;
     for (const StagingCopy& copy : copies) {
-      parts.push_back({copy.memory, place_of(copy, room.packed, element_size), copy.count});
+      parts.push_back({copy.memory, place_of(copy, buffer.packed, element_size), copy.count});
     }
     device_.convert(bits_of(element_size), bits_of(element_size), parts, 1.0, to_host_);
     copies = {whole};
   }
-  move(copies, room, element_size, true, to_host_);
-  room.fetched = device_.record(to_host_);
+  move(copies, buffer, element_size, true, to_host_);
+  buffer.fetched = device_.record(to_host_);
 }
 
-void StagingBuffers::put_back(const StagingStep& step, Room& room, std::size_t element_size) {
-  if (packs(step.out, room)) {
-    const StagingCopy whole = span_of(step.out, room, element_size);
-    move({&whole, 1}, room, element_size, false, to_device_);
+void StagingBuffers::put_back(const StagingStep& step, Buffer& buffer, std::size_t element_size) {
+  if (packs(step.out, buffer)) {
+    const StagingCopy whole = span_of(step.out, buffer, element_size);
+    move({&whole, 1}, buffer, element_size, false, to_device_);
     std::vector<Part> parts;
     for (const StagingCopy& copy : step.out) {
-      parts.push_back({place_of(copy, room.packed, element_size), const_cast<std::byte*>(copy.memory), copy.count});
+      parts.push_back({place_of(copy, buffer.packed, element_size), const_cast<std::byte*>(copy.memory), copy.count});
     }
     device_.convert(bits_of(element_size), bits_of(element_size), parts, 1.0, to_device_);
   } else {
-    move(step.out, room, element_size, false, to_device_);
+    move(step.out, buffer, element_size, false, to_device_);
   }
-  room.free = device_.record(to_device_);
+  buffer.free = device_.record(to_device_);
 }
 
 Task StagingBuffers::run(std::vector<StagingStep> steps, std::size_t element_size) {
   busy_ = true;
   const EventPtr before = device_.record(stream_);
-  before->hold_back(to_host_);
-  before->hold_back(to_device_);
-  for (std::size_t i = 0; i < std::min(rooms_.size(), steps.size()); ++i) fetch(steps[i], rooms_[i], element_size);
+  before->block_stream(to_host_);
+  before->block_stream(to_device_);
+  for (std::size_t i = 0; i < std::min(buffers_.size(), steps.size()); ++i) fetch(steps[i], buffers_[i], element_size);
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    Room& room = rooms_[i % rooms_.size()];
-    co_await reached(room.fetched);
-    if (steps[i].fill) steps[i].fill(room.host.data());
-    co_await steps[i].combine(room.host.data());
-    put_back(steps[i], room, element_size);
-    if (i + rooms_.size() < steps.size()) fetch(steps[i + rooms_.size()], room, element_size);
+    Buffer& buffer = buffers_[i % buffers_.size()];
+    co_await reached(buffer.fetched);
+    if (steps[i].fill) steps[i].fill(buffer.host.data());
+    co_await steps[i].combine(buffer.host.data());
+    put_back(steps[i], buffer, element_size);
+    if (i + buffers_.size() < steps.size()) fetch(steps[i + buffers_.size()], buffer, element_size);
   }
-  device_.record(to_device_)->hold_back(stream_);
+  device_.record(to_device_)->block_stream(stream_);
   busy_ = false;
 }
 

@@ -26,8 +26,8 @@ struct StagingStep {
   std::vector<StagingCopy> in;
   std::vector<StagingCopy> out;
   std::int64_t count = 0;  // buffer size in elements
-  std::function<void(std::byte* room)> fill;
-  std::function<Task(std::byte* room)> combine;
+  std::function<void(std::byte* buffer)> fill;
+  std::function<Task(std::byte* buffer)> combine;
 };
 
 class StagingBuffers {
@@ -42,26 +42,26 @@ class StagingBuffers {
   Task run(std::vector<StagingStep> steps, std::size_t element_size);
 
  private:
-  struct Room {
+  struct Buffer {
     DeviceMemory host;
     DeviceMemory packed;  // on the GPU, where many small tensors become one copy
     EventPtr fetched;
     EventPtr free;  // reached when its contents have been copied back
   };
 
-  void fetch(const StagingStep& step, Room& room, std::size_t element_size);
-  void put_back(const StagingStep& step, Room& room, std::size_t element_size);
-  void move(std::span<const StagingCopy> copies, Room& room, std::size_t element_size, bool to_host, Stream stream);
-  bool packs(std::span<const StagingCopy> copies, Room& room);
+  void fetch(const StagingStep& step, Buffer& buffer, std::size_t element_size);
+  void put_back(const StagingStep& step, Buffer& buffer, std::size_t element_size);
+  void move(std::span<const StagingCopy> copies, Buffer& buffer, std::size_t element_size, bool to_host, Stream stream);
+  bool packs(std::span<const StagingCopy> copies, Buffer& buffer);
   static std::byte* place_of(const StagingCopy& copy, const DeviceMemory& packed, std::size_t element_size);
-  static StagingCopy span_of(std::span<const StagingCopy> copies, const Room& room, std::size_t element_size);
-  void make_room(Room& room, std::size_t bytes);
+  static StagingCopy span_of(std::span<const StagingCopy> copies, const Buffer& buffer, std::size_t element_size);
+  void enlarge(Buffer& buffer, std::size_t bytes);
 
   Device& device_;
   Stream stream_;
   Stream to_host_;
   Stream to_device_;
-  std::array<Room, 3> rooms_;
+  std::array<Buffer, 3> buffers_;
   bool busy_ = false;
 };
 

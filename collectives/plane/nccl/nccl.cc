@@ -23,15 +23,15 @@ bool all_equal(std::span<const std::int64_t> counts) {
 
 std::int64_t bytes_of(std::int64_t count, DType dtype) { return count * static_cast<std::int64_t>(size_of(dtype)); }
 
-NcclWay way_of(Verb verb, DType dtype, int op, std::span<const Segment> segments) {
-  NcclWay way;
+NcclOperation way_of(Verb verb, DType dtype, int op, std::span<const Segment> segments) {
+  NcclOperation way;
   way.what(static_cast<int>(verb)).what(static_cast<int>(dtype)).what(op);
   for (const Segment& segment : segments) way.size(segment.count);
   return way;
 }
 
-NcclWay way_of(Verb verb, DType dtype, int op, std::span<const std::int64_t> counts) {
-  NcclWay way;
+NcclOperation way_of(Verb verb, DType dtype, int op, std::span<const std::int64_t> counts) {
+  NcclOperation way;
   way.what(static_cast<int>(verb)).what(static_cast<int>(dtype)).what(op);
   for (const std::int64_t count : counts) way.size(count);
   return way;
@@ -48,7 +48,7 @@ int NcclCollectives::operation(const Reduction& reduction, const NcclReduction& 
   return how.factor == 1.0 ? how.op : communicator_.scaled_sum(reduction.dtype, how.factor);
 }
 
-std::byte* NcclCollectives::room(DeviceMemory& memory, std::int64_t bytes, const char* what) {
+std::byte* NcclCollectives::buffer_of(DeviceMemory& memory, std::int64_t bytes, const char* what) {
   const auto size = static_cast<std::size_t>(bytes);
   if (memory.size() >= size) return memory.data();
   Device& device = communicator_.device();
@@ -57,7 +57,7 @@ std::byte* NcclCollectives::room(DeviceMemory& memory, std::int64_t bytes, const
   memory = device.allocate(size);
   if (memory.data() != nullptr) return memory.data();
   throw Error(ErrorKind::kAborted, "gpu:" + std::to_string(device.number()) + " has no room for " + what + " of " +
-                                       std::to_string(bytes) + " bytes (" + device.room() +
+                                       std::to_string(bytes) + " bytes (" + device.free_memory() +
                                        "). Lower SIRTAKI_FUSION_THRESHOLD, or leave memory free: a smaller batch, or "
                                        "a limit for the framework's own pool.");
 }
@@ -67,7 +67,7 @@ std::vector<Segment> NcclCollectives::with_scratch(DType dtype, ReduceOp op, std
   std::int64_t absent = 0;
   for (const Segment& segment : segments) absent += segment.in == nullptr ? segment.count : 0;
   if (absent == 0) return segments;
-  std::byte* next = room(scratch_, bytes_of(absent, dtype), "what stands for absent tensors");
+  std::byte* next = buffer_of(scratch_, bytes_of(absent, dtype), "a buffer for absent tensors");
   communicator_.device().fill_identity(dtype, op, next, absent, communicator_.stream());
   for (Segment& segment : segments) {
     if (segment.in != nullptr) continue;
@@ -79,7 +79,7 @@ std::vector<Segment> NcclCollectives::with_scratch(DType dtype, ReduceOp op, std
 
 // The packed elements. The padding between the parts is reduced as well and never read.
 Segment NcclCollectives::pack(const Reduction& reduction, const NcclReduction& how, const NcclFilling& filling) {
-  std::byte* buffer = room(packed_, filling.bytes, "the fusion buffer");
+  std::byte* buffer = buffer_of(packed_, filling.bytes, "the fusion buffer");
   std::vector<Part> parts;
   std::int64_t place = 0;
   for (const Segment& part : filling.parts) {
@@ -127,12 +127,12 @@ Task NcclCollectives::allreduce(Reduction reduction, std::span<const Segment> se
   const int op = operation(reduction, how);
   if (!batch.direct.empty()) batch.direct = with_scratch(reduction.dtype, reduction.op, std::move(batch.direct));
   const auto queue_direct = [&] { queue_allreduce(reduction.dtype, op, batch.direct); };
-  const NcclWay direct_way = way_of(Verb::kAllreduce, reduction.dtype, how.op, batch.direct);
+  const NcclOperation direct_way = way_of(Verb::kAllreduce, reduction.dtype, how.op, batch.direct);
   if (batch.fillings.empty() && !batch.direct.empty()) co_await communicator_.group(direct_way, queue_direct);
   for (const NcclFilling& filling : batch.fillings) {
     const Segment packed = pack(reduction, how, filling);
     const bool is_last = &filling == &batch.fillings.back();
-    NcclWay way = is_last ? direct_way : way_of(Verb::kAllreduce, how.wire, how.op, std::span<const Segment>());
+    NcclOperation way = is_last ? direct_way : way_of(Verb::kAllreduce, how.wire, how.op, std::span<const Segment>());
     way.what(static_cast<int>(how.wire)).size(packed.count);
     co_await communicator_.group(way, [&] {
       queue_allreduce(how.wire, op, {&packed, 1});
@@ -144,7 +144,7 @@ Task NcclCollectives::allreduce(Reduction reduction, std::span<const Segment> se
 }
 
 Task NcclCollectives::broadcast(int root, std::size_t element_size, std::span<const Segment> segments) {
-  NcclWay way = way_of(Verb::kBroadcast, DType::kUint8, root, segments);
+  NcclOperation way = way_of(Verb::kBroadcast, DType::kUint8, root, segments);
   way.what(static_cast<int>(element_size));
   co_await communicator_.group(way, [&] {
     for (const Segment& segment : segments) {
@@ -161,7 +161,7 @@ Task NcclCollectives::broadcast(int root, std::size_t element_size, std::span<co
 // Parts of unequal length: each owner broadcasts its part, in one NCCL group.
 Task NcclCollectives::allgather(std::size_t element_size, const Spread& spread) {
   if (sum(spread.counts) == 0) co_return;
-  NcclWay way = way_of(Verb::kAllgather, DType::kUint8, all_equal(spread.counts) ? 1 : 0, spread.counts);
+  NcclOperation way = way_of(Verb::kAllgather, DType::kUint8, all_equal(spread.counts) ? 1 : 0, spread.counts);
   way.what(static_cast<int>(element_size));
   if (!all_equal(spread.counts)) {
     std::vector<Segment> parts;
@@ -214,7 +214,7 @@ Task NcclCollectives::reducescatter(Reduction reduction, const Spread& spread) {
   const std::int64_t total = sum(spread.counts);
   if (total == 0) co_return;
   const int op = operation(reduction, how);
-  const NcclWay way = way_of(Verb::kReducescatter, how.wire, how.op, spread.counts);
+  const NcclOperation way = way_of(Verb::kReducescatter, how.wire, how.op, spread.counts);
   const std::int64_t mine = spread.counts[static_cast<std::size_t>(communicator_.members().rank)];
   if (!how.converts) {
     co_await communicator_.group(
@@ -224,7 +224,7 @@ Task NcclCollectives::reducescatter(Reduction reduction, const Spread& spread) {
     co_return;
   }
   const std::int64_t start = next_place(0, bytes_of(total, how.wire));
-  std::byte* given = room(packed_, start + bytes_of(mine, how.wire), "a reducescatter's converted tensor");
+  std::byte* given = buffer_of(packed_, start + bytes_of(mine, how.wire), "a reducescatter's converted tensor");
   std::byte* got = given + start;
   const Part in{spread.in, given, total};
   communicator_.device().convert(how.wire, reduction.dtype, {&in, 1}, how.before, communicator_.stream());
@@ -235,7 +235,7 @@ Task NcclCollectives::reducescatter(Reduction reduction, const Spread& spread) {
 
 Task NcclCollectives::alltoall(std::size_t element_size, const Exchange& exchange) {
   const NcclCalls& calls = communicator_.calls();
-  NcclWay way = way_of(Verb::kAlltoall, DType::kUint8, static_cast<int>(element_size), exchange.send_counts);
+  NcclOperation way = way_of(Verb::kAlltoall, DType::kUint8, static_cast<int>(element_size), exchange.send_counts);
   for (const std::int64_t count : exchange.receive_counts) way.size(count);
   co_await communicator_.group(way, [&] {
     std::int64_t sent = 0;

@@ -37,7 +37,7 @@ class NcclCollectives {
 
  private:
   int operation(const Reduction& reduction, const NcclReduction& how);
-  std::byte* room(DeviceMemory& memory, std::int64_t bytes, const char* what);
+  std::byte* buffer_of(DeviceMemory& memory, std::int64_t bytes, const char* what);
   std::vector<Segment> with_scratch(DType dtype, ReduceOp op, std::vector<Segment> segments);
   Segment pack(const Reduction& reduction, const NcclReduction& how, const NcclFilling& filling);
   void unpack(const Reduction& reduction, const NcclReduction& how, const NcclFilling& filling);

@@ -30,11 +30,11 @@ NcclCommunicator::~NcclCommunicator() {
 }
 
 void NcclCommunicator::leave() {
-  device_.within([&] {
+  device_.with_context([&] {
     for (const auto& [key, op] : scaled_sums_) calls().RedOpDestroy(op, comm_);
   });
   BlockingCall farewell([library = library_, &device = device_, comm = comm_] {
-    device.within([&] {
+    device.with_context([&] {
       library->calls.CommFinalize(comm);
       library->calls.CommDestroy(comm);
     });
@@ -53,7 +53,7 @@ Task NcclCommunicator::connect() {
   };
   const auto made = std::make_shared<Made>();
   auto init = std::make_unique<BlockingCall>([made, library = library_, &device = device_, members = members_] {
-    device.within([&] {
+    device.with_context([&] {
       const int result =
           library->calls.CommInitRankConfig(&made->comm, members.size, members.id, members.rank, &made->config);
       library->check(result, "ncclCommInitRankConfig");
@@ -64,7 +64,7 @@ Task NcclCommunicator::connect() {
 }
 
 void NcclCommunicator::make_group(const std::function<void()>& calls_of_group) {
-  device_.within([&] {
+  device_.with_context([&] {
     check(calls().GroupStart(), "ncclGroupStart");
     try {
       calls_of_group();
@@ -76,13 +76,13 @@ void NcclCommunicator::make_group(const std::function<void()>& calls_of_group) {
   });
 }
 
-PendingPtr NcclCommunicator::group(const NcclWay& way, std::function<void()> calls_of_group) {
-  if (known_ways_.contains(way.value())) {
+PendingPtr NcclCommunicator::group(const NcclOperation& way, std::function<void()> calls_of_group) {
+  if (connected_operations_.contains(way.value())) {
     make_group(calls_of_group);
     return nullptr;
   }
-  if (known_ways_.size() >= kMostWays) known_ways_.clear();
-  known_ways_.insert(way.value());
+  if (connected_operations_.size() >= kMostWays) connected_operations_.clear();
+  connected_operations_.insert(way.value());
   return std::make_unique<BlockingCall>([this, made = std::move(calls_of_group)] { make_group(made); });
 }
 
@@ -111,7 +111,7 @@ void NcclCommunicator::check_queued() const {
 
 void NcclCommunicator::abort() {
   if (comm_ == nullptr) return;
-  device_.within([&] { calls().CommAbort(comm_); });
+  device_.with_context([&] { calls().CommAbort(comm_); });
   comm_ = nullptr;
 }
 

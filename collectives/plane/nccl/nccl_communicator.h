@@ -28,15 +28,17 @@ struct NcclMembers {
 
 // Identifies the connections that NCCL uses for a group of calls: equal for groups that use the same connections. Sizes
 // count by their order of magnitude.
-class NcclWay {
+class NcclOperation {
  public:
-  NcclWay& what(int number) { return mix(static_cast<std::uint64_t>(number) + 64); }
-  NcclWay& size(std::int64_t count) { return mix(static_cast<std::uint64_t>(std::bit_width(to_unsigned(count)))); }
+  NcclOperation& what(int number) { return mix(static_cast<std::uint64_t>(number) + 64); }
+  NcclOperation& size(std::int64_t count) {
+    return mix(static_cast<std::uint64_t>(std::bit_width(to_unsigned(count))));
+  }
   std::uint64_t value() const { return value_; }
 
  private:
   static std::uint64_t to_unsigned(std::int64_t count) { return static_cast<std::uint64_t>(count); }
-  NcclWay& mix(std::uint64_t number) {
+  NcclOperation& mix(std::uint64_t number) {
     value_ = (value_ ^ number) * 0x100000001b3ULL;
     value_ ^= value_ >> 29;
     return *this;
@@ -62,7 +64,7 @@ class NcclCommunicator {
   Task connect();
   // Makes the calls as one NCCL group: at once, or on the separate thread if its connections are new. The result is
   // ready when all calls are queued on the stream.
-  PendingPtr group(const NcclWay& way, std::function<void()> calls);
+  PendingPtr group(const NcclOperation& way, std::function<void()> calls);
   // Throws NCCL's message unless the call succeeded.
   void check(int result, const char* call) const { library_->check(result, call, comm_); }
   // The number of the operation that multiplies elements by the factor before it adds them up.
@@ -83,7 +85,7 @@ class NcclCommunicator {
   NcclMembers members_;
   NcclComm comm_ = nullptr;
   std::map<std::pair<DType, double>, int> scaled_sums_;
-  std::unordered_set<std::uint64_t> known_ways_;
+  std::unordered_set<std::uint64_t> connected_operations_;
 };
 
 }  // namespace sirtaki

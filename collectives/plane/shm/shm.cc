@@ -121,8 +121,8 @@ Task ShmPlane::broadcast(int root, std::size_t element_size, std::span<const Seg
         std::memcpy(at(segment.out, from, element_size), shared, bytes);
       }
     });
-    if (rank_ == root) channel_.say_written(turn);
-    channel_.say_done(turn);
+    if (rank_ == root) channel_.publish_written(turn);
+    channel_.publish_done(turn);
   }
 }
 
@@ -138,7 +138,7 @@ Task ShmPlane::allgather(std::size_t element_size, const Spread& spread) {
     const std::uint64_t turn = channel_.take_turns(1);
     co_await channel_.may_write(turn);
     if (bytes(rank_) > 0) std::memcpy(channel_.slot(rank_, turn), at(spread.in, done, element_size), bytes(rank_));
-    channel_.say_written(turn);
+    channel_.publish_written(turn);
     for (int k = 0; k < size_; ++k) {
       const int r = (rank_ + k) % size_;
       co_await channel_.written_by(r, turn);
@@ -146,7 +146,7 @@ Task ShmPlane::allgather(std::size_t element_size, const Spread& spread) {
       const void* from = r == rank_ ? at(spread.in, done, element_size) : channel_.slot(r, turn);
       if (bytes(r) > 0) std::memmove(at(spread.out, to, element_size), from, bytes(r));
     }
-    channel_.say_done(turn);
+    channel_.publish_done(turn);
   }
 }
 
@@ -166,11 +166,11 @@ Task ShmPlane::reducescatter(Reduction reduction, const Spread& spread) {
       const std::size_t bytes = static_cast<std::size_t>(length(r)) * item;
       if (r != rank_ && bytes > 0) std::memcpy(part(rank_, r, turn), own(r), bytes);
     }
-    channel_.say_written_among_all(turn);
+    channel_.publish_written_last_wakes(turn);
     co_await channel_.all_written(turn);
     for (int r = 0; r < size_; ++r) inputs_[static_cast<std::size_t>(r)] = r == rank_ ? own(r) : part(r, rank_, turn);
     reduce_inputs(reduction, inputs_, at(spread.out, done, item), length(rank_));
-    channel_.say_done(turn);
+    channel_.publish_done(turn);
   }
 }
 
@@ -182,14 +182,14 @@ Task ShmPlane::alltoall(std::size_t element_size, const Exchange& exchange) {
   co_await channel_.may_write(opening);
   std::int64_t longest = *std::max_element(exchange.send_counts.begin(), exchange.send_counts.end());
   std::memcpy(channel_.slot(rank_, opening), &longest, sizeof(longest));
-  channel_.say_written_among_all(opening);
+  channel_.publish_written_last_wakes(opening);
   co_await channel_.all_written(opening);
   for (int r = 0; r < size_; ++r) {
     std::int64_t theirs = 0;
     std::memcpy(&theirs, channel_.slot(r, opening), sizeof(theirs));
     longest = std::max(longest, theirs);
   }
-  channel_.say_done(opening);
+  channel_.publish_done(opening);
   const auto step = static_cast<std::int64_t>(part_bytes() / element_size);
   for (std::int64_t done = 0; done < longest; done += step) {
     const auto bytes = [&](const std::vector<std::int64_t>& counts, int r) {
@@ -203,7 +203,7 @@ Task ShmPlane::alltoall(std::size_t element_size, const Exchange& exchange) {
       const std::int64_t from = sends[static_cast<std::size_t>(r)] + done;
       if (length > 0) std::memcpy(part(rank_, r, turn), at(exchange.in, from, element_size), length);
     }
-    channel_.say_written(turn);
+    channel_.publish_written(turn);
     for (int k = 0; k < size_; ++k) {
       const int r = (rank_ + k) % size_;
       co_await channel_.written_by(r, turn);
@@ -211,7 +211,7 @@ Task ShmPlane::alltoall(std::size_t element_size, const Exchange& exchange) {
       const std::int64_t to = receives[static_cast<std::size_t>(r)] + done;
       if (length > 0) std::memcpy(at(exchange.out, to, element_size), part(r, rank_, turn), length);
     }
-    channel_.say_done(turn);
+    channel_.publish_done(turn);
   }
 }
 

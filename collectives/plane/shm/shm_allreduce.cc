@@ -39,7 +39,7 @@ class PieceReducer {
     for_each_run(piece, own_part(piece), [&](const Segment& segment, std::int64_t from, Range range) {
       for (std::int64_t begin = range.begin; begin < range.end; begin += block, from += block) {
         const Range part{begin, std::min(range.end, begin + block)};
-        fold_run(segment, from, part, turn);
+        reduce_run(segment, from, part, turn);
         for (int r = 0; r < channel_.size(); ++r) {
           if (r != channel_.rank()) std::memcpy(slot(r, turn, begin), out(segment, from), bytes(part));
         }
@@ -90,7 +90,7 @@ class PieceReducer {
     });
   }
 
-  void fold_run(const Segment& segment, std::int64_t from, Range run, std::uint64_t turn) {
+  void reduce_run(const Segment& segment, std::int64_t from, Range run, std::uint64_t turn) {
     for (int r = 0; r < channel_.size(); ++r) {
       inputs_[static_cast<std::size_t>(r)] = r == channel_.rank() ? in(segment, from) : slot(r, turn, run.begin);
     }
@@ -138,20 +138,23 @@ struct AtOnce {
       if (segment.count > 0) std::memcpy(to, segment.in, bytes(segment));
       to += bytes(segment);
     }
-    channel.say_written_among_all(turn);
+    channel.publish_written_last_wakes(turn);
   }
 
   // Call it when all ranks have written.
   void reduce() const {
-    channel.know_all_done_before(turn);  // a rank that has written in this turn is done with the turn before
-    std::size_t offset = 0;
-    if (barrier != nullptr) {
-      exchange_barrier();
-      offset += kWordBytes;
+    channel.set_all_done_before(turn);  // a rank that has written in this turn is done with the turn before
+    if (barrier != nullptr) exchange_barrier();
+    std::size_t offset = barrier == nullptr ? 0 : kWordBytes;
+    const bool called_off = barrier != nullptr && barrier->called_off();
+    for (const Segment& segment : called_off ? std::span<const Segment>() : segments) {
+      for (int r = 0; r < channel.size(); ++r) inputs[static_cast<std::size_t>(r)] = channel.slot(r, turn) + offset;
+      inputs[static_cast<std::size_t>(channel.rank())] = static_cast<const std::byte*>(segment.in);
+      reduce_inputs(reduction, inputs, static_cast<std::byte*>(segment.out), segment.count);
+      offset += bytes(segment);
     }
-    if (barrier == nullptr || !barrier->called_off()) fold_all(offset);
-    channel.note_done(turn);
-    channel.fetch_own_slot(turn + 1, offset);
+    channel.defer_done(turn);
+    channel.prefetch_own_slot(turn + 1, offset);
   }
 
  private:
@@ -162,16 +165,6 @@ struct AtOnce {
       barrier->merge(theirs);
     }
     barrier->conclude();
-  }
-
-  // The elements begin at `offset` of the slots. Sets `offset` to their end.
-  void fold_all(std::size_t& offset) const {
-    for (const Segment& segment : segments) {
-      for (int r = 0; r < channel.size(); ++r) inputs[static_cast<std::size_t>(r)] = channel.slot(r, turn) + offset;
-      inputs[static_cast<std::size_t>(channel.rank())] = static_cast<const std::byte*>(segment.in);
-      reduce_inputs(reduction, inputs, static_cast<std::byte*>(segment.out), segment.count);
-      offset += bytes(segment);
-    }
   }
 };
 
@@ -215,21 +208,21 @@ Task shm_allreduce_in_pieces(ShmChannel& channel, Reduction reduction, std::span
     if (step < count) {
       co_await channel.may_write(first + step);
       reducer.copy_in_for_others(pieces[step], first + step);
-      channel.say_written_among_all(first + step);
+      channel.publish_written_last_wakes(first + step);
     }
     if (step >= 1 && step < count + 1) {
       const std::uint64_t turn = first + step - 1;
       co_await channel.all_written(turn);
-      if (turn >= 2) channel.know_all_done_before(turn - 2);
+      if (turn >= 2) channel.set_all_done_before(turn - 2);
       reducer.reduce_own_part(pieces[step - 1], turn);
-      channel.say_reduced(turn);
+      channel.publish_reduced(turn);
     }
     if (step >= 2) {
       const std::uint64_t turn = first + step - 2;
       co_await channel.all_reduced(turn);
-      if (turn >= 1) channel.know_all_done_before(turn - 1);
+      if (turn >= 1) channel.set_all_done_before(turn - 1);
       reducer.copy_out_from_others(pieces[step - 2], turn);
-      channel.note_done(turn);
+      channel.defer_done(turn);
     }
   }
 }

@@ -123,20 +123,20 @@ bool ShmChannel::find_cores() {
   own().process.store(getpid());
   const std::uint64_t turn = take_turns(1);
   std::memcpy(slot(rank_, turn), &all, sizeof(all));
-  say_written(turn);
+  publish_written(turn);
   sirtaki::wait_for(all_written(turn), *transport_, "the others");
   for (int r = 0; r < size_; ++r) {
     cpu_set_t theirs;
     std::memcpy(&theirs, slot(r, turn), sizeof(theirs));
     CPU_OR(&all, &all, &theirs);
   }
-  say_done(turn);
+  publish_done(turn);
   return CPU_COUNT(&all) >= size_;
 }
 
 // Ranks that are threads of one process die together.
 bool ShmChannel::has_died(int rank) const {
-  return counters_[rank].process.load() != getpid() && segment_->is_let_go_by(rank);
+  return counters_[rank].process.load() != getpid() && segment_->is_released_by(rank);
 }
 
 void ShmChannel::wake_others() {
@@ -148,7 +148,7 @@ void ShmChannel::wake_others() {
 
 // The last rank to pass the fence sees the stores of all ranks, so at least this rank wakes the others. Where ranks
 // share cores, each needless wake-up costs two context switches.
-void ShmChannel::say_among_all(Counter counter, std::uint64_t turn) {
+void ShmChannel::publish_last_wakes(Counter counter, std::uint64_t turn) {
   (own().*counter).store(turn + 1, std::memory_order_release);
   if (!transport_->wakes()) return;
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -162,7 +162,7 @@ std::byte* ShmChannel::slot(int rank, std::uint64_t turn) const {
   return slots_ + (static_cast<std::size_t>(rank) * kSlots + turn % kSlots) * slot_size_;
 }
 
-void ShmChannel::fetch_own_slot(std::uint64_t turn, std::size_t bytes) const {
+void ShmChannel::prefetch_own_slot(std::uint64_t turn, std::size_t bytes) const {
   const std::byte* const begin = slot(rank_, turn);
   for (std::size_t offset = 0; offset < bytes; offset += kLine) prefetch_to_write(begin + offset);
 }

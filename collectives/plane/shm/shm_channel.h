@@ -41,7 +41,7 @@ class ShmChannel {
   std::byte* slot(int rank, std::uint64_t turn) const;
   // Prefetches the first bytes of this rank's slot from other cores' caches, so that the next turn need not wait for
   // them. Returns at once.
-  void fetch_own_slot(std::uint64_t turn, std::size_t bytes) const;
+  void prefetch_own_slot(std::uint64_t turn, std::size_t bytes) const;
   // Is there one core for each of these ranks? All ranks get the same answer.
   bool cores_are_free() const { return cores_are_free_; }
   // Does a rank wake the waiting ranks when it publishes a counter?
@@ -58,28 +58,28 @@ class ShmChannel {
   PendingPtr written_by(int rank, std::uint64_t turn) const;
   PendingPtr all_reduced(std::uint64_t turn) const;
 
-  void say_written(std::uint64_t turn) {
-    publish_done();
+  void publish_written(std::uint64_t turn) {
+    store_done();
     own().written.store(turn + 1, std::memory_order_release);
     wake_others();
   }
   // For a turn in which every rank writes and then waits until all have written: only the last rank wakes the others.
   // `done` is published first, so that a rank that waits for `done` sees it when it is woken.
-  void say_written_among_all(std::uint64_t turn) {
-    publish_done();
-    say_among_all(&Counters::written, turn);
+  void publish_written_last_wakes(std::uint64_t turn) {
+    store_done();
+    publish_last_wakes(&Counters::written, turn);
   }
-  void say_reduced(std::uint64_t turn) { say_among_all(&Counters::reduced, turn); }
-  void say_done(std::uint64_t turn) {
+  void publish_reduced(std::uint64_t turn) { publish_last_wakes(&Counters::reduced, turn); }
+  void publish_done(std::uint64_t turn) {
     done_ = turn + 1;
-    publish_done();
+    store_done();
     wake_others();
   }
-  // Publishes `done` only with the next say_written(), so that the counters' cache line moves between cores once less.
-  // No other rank may wait for it earlier. They need it only kSlots turns later.
-  void note_done(std::uint64_t turn) { done_ = turn + 1; }
+  // Publishes `done` only with the next publish_written(), so that the counters' cache line moves between cores once
+  // less. No other rank may wait for it earlier. They need it only kSlots turns later.
+  void defer_done(std::uint64_t turn) { done_ = turn + 1; }
   // The collective's own algorithm shows that all ranks are done with the turns before this one.
-  void know_all_done_before(std::uint64_t turn) { all_done_ = std::max(all_done_, turn); }
+  void set_all_done_before(std::uint64_t turn) { all_done_ = std::max(all_done_, turn); }
 
  private:
   // On its own pair of cache lines, since processors fetch lines in pairs.
@@ -96,8 +96,8 @@ class ShmChannel {
   bool find_cores();
   bool has_died(int rank) const;
   void wake_others();
-  void say_among_all(Counter counter, std::uint64_t turn);
-  void publish_done() { own().done.store(done_, std::memory_order_release); }
+  void publish_last_wakes(Counter counter, std::uint64_t turn);
+  void store_done() { own().done.store(done_, std::memory_order_release); }
   Counters& own() const { return counters_[rank_]; }
 
   std::unique_ptr<ShmSegment> segment_;

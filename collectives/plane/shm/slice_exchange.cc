@@ -20,9 +20,10 @@ class SliceExchange::Wait final : public Pending {
   PendingPtr other_;
 };
 
-SliceExchange::SliceExchange(std::vector<Rail> rails, std::size_t room) {
+SliceExchange::SliceExchange(std::vector<Rail> rails, std::size_t slice_bytes) {
   for (Rail& rail : rails) {
-    rails_.push_back(std::make_unique<RailState>(RailState{.rail = std::move(rail), .memory = HostBuffer(room)}));
+    rails_.push_back(
+        std::make_unique<RailState>(RailState{.rail = std::move(rail), .memory = HostBuffer(slice_bytes)}));
   }
 }
 

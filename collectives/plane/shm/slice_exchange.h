@@ -20,8 +20,8 @@ class SliceExchange {
 
   // For a rank that leads no slice.
   SliceExchange() = default;
-  // kCount rails; `room` is the size in bytes of the largest slice.
-  SliceExchange(std::vector<Rail> rails, std::size_t room);
+  // kCount rails; `slice_bytes`: the size in bytes of the largest slice.
+  SliceExchange(std::vector<Rail> rails, std::size_t slice_bytes);
   SliceExchange(SliceExchange&&) = default;
   ~SliceExchange();
 

@@ -79,7 +79,7 @@ Task TwoLevelPlane::allreduce(Reduction reduction, std::span<const Segment> segm
     if (step < count) {
       co_await rails_.alongside(channel_.may_write(first + step));
       slices.copy_in(pieces[step], first + step);
-      channel_.say_written_among_all(first + step);
+      channel_.publish_written_last_wakes(first + step);
     }
     if (step >= 1 && step < count + 1) {
       const std::size_t piece = step - 1;
@@ -95,25 +95,25 @@ Task TwoLevelPlane::allreduce(Reduction reduction, std::span<const Segment> segm
       if (slices.slice_count(pieces[piece]) > 0) {
         slices.spread(pieces[piece], first + piece, rails_.memory(piece));
       }
-      channel_.say_reduced(first + piece);
+      channel_.publish_reduced(first + piece);
     }
     if (step >= 3) {
       const std::size_t piece = step - 3;
       co_await rails_.alongside(channel_.all_reduced(first + piece));
       slices.copy_out(pieces[piece], first + piece);
-      channel_.say_done(first + piece);
+      channel_.publish_done(first + piece);
     }
   }
 }
 
 // Making a rail is collective, so ranks that lead no slice call this too.
-SliceExchange make_rails(const std::vector<int>& ranks, const MakeRail& make_rail, std::size_t room) {
+SliceExchange make_rails(const std::vector<int>& ranks, const MakeRail& make_rail, std::size_t slice_bytes) {
   std::vector<Rail> rails;
   for (std::size_t i = 0; i < SliceExchange::kCount; ++i) {
     Rail rail = make_rail(ranks);
     if (rail.transport != nullptr) rails.push_back(std::move(rail));
   }
-  return rails.empty() ? SliceExchange() : SliceExchange(std::move(rails), room);
+  return rails.empty() ? SliceExchange() : SliceExchange(std::move(rails), slice_bytes);
 }
 
 }  // namespace
@@ -137,8 +137,8 @@ std::unique_ptr<DataPlane> make_two_level_plane(Transport& transport, const std:
   ShmChannel channel(std::move(segment), *host, levels.host);
   const std::size_t slot_bytes = least_of_all(transport, channel.slot_size());
   // Elements of the widest wire dtype. A slice begins at a cache line, so it can be one line longer than its share.
-  const std::size_t room = (slot_bytes / static_cast<std::size_t>(levels.leaders) + 64) * sizeof(double);
-  SliceExchange rails = make_rails(levels.rail, make_rail, room);
+  const std::size_t slice_bytes = (slot_bytes / static_cast<std::size_t>(levels.leaders) + 64) * sizeof(double);
+  SliceExchange rails = make_rails(levels.rail, make_rail, slice_bytes);
   return std::make_unique<TwoLevelPlane>(std::move(host), std::move(channel), slot_bytes, std::move(rails),
                                          levels.leaders);
 }

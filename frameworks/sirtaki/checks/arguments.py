@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import numbers
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, TypeVar
 
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, require_id
 from sirtaki.reduce_ops import Adasum, Average, check_adasum, check_scale, checked_op
 
 Groups = int | list[list[Any]] | None
+Entry = TypeVar("Entry")
 
 
 def checked_name(name: Any) -> str:
@@ -21,7 +23,7 @@ def checked_name(name: Any) -> str:
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"name holds characters that UTF-8 cannot express: {name!r}") from None
+        raise ValueError(f"name has characters that UTF-8 cannot encode: {name!r}") from None
     return name
 
 
@@ -53,7 +55,7 @@ def check_devices(**devices: Any) -> None:
     """
     for name, device in devices.items():
         if not isinstance(device, str):
-            raise ValueError(f"{name} must be a string, got {device!r}; give what comes after it by its name")
+            raise ValueError(f"{name} must be a string, got {device!r}; pass the arguments after it by keyword")
 
 
 def check_not_negative(name: str, value: Any) -> None:
@@ -67,7 +69,7 @@ def checked_predivide(factor: float, op: int) -> float:
     if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor < float("inf"):
         raise ValueError(f"gradient_predivide_factor must be a positive number, got {factor!r}")
     if factor != 1.0 and checked_op(op) != Average:
-        raise ValueError("gradient_predivide_factor not supported with op != Average")
+        raise ValueError("gradient_predivide_factor is not supported with op != Average")
     return float(factor)
 
 
@@ -102,3 +104,11 @@ def checked_groups(num_groups: int, groups: Groups, identity: Callable[[Any], in
             raise ValueError(f"a variable of shape {tuple(variable.shape)} appears in groups more than once")
         seen.add(identity(variable))
     return 0, [list(group) for group in groups]
+
+
+def equal_parts(entries: Sequence[Entry], count: int) -> list[list[Entry]]:
+    """The entries in order, in `count` lists whose lengths differ by one at most; fewer lists if entries are few."""
+    parts = min(count, len(entries)) or 1
+    size, larger = divmod(len(entries), parts)
+    bounds = [part * size + min(part, larger) for part in range(parts + 1)]
+    return [list(entries[a:b]) for a, b in pairwise(bounds)]

@@ -6,7 +6,7 @@ import os
 import sys
 from types import FrameType, TracebackType
 
-# Frames of these folders are not the user's; each adapter adds its framework's folder.
+# Files below these folders are not the user's program. Each adapter adds its framework's folder.
 _internal: tuple[str, ...] = (
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
     "<eval_with_key>",

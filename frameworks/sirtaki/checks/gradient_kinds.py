@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
-from sirtaki.checks.parameter_lists import errors_name_parameters
+from sirtaki.checks.parameter_lists import missing_parameters_in_error
 from sirtaki.exchange import allreduce_largest
 from sirtaki.native import core
 
-NONE, SPARSE, DENSE = range(3)  # the ranks use the largest: dense gradients cannot become rows
+NONE, SPARSE, DENSE = range(3)  # the ranks use the largest kind: a dense gradient cannot be sent as rows
 _REQUEST = "kinds of gradients, one for each variable"
 
 _job = 0
@@ -26,10 +26,10 @@ def agreed_kinds(
     """For each variable: DENSE if any rank's gradient is dense, SPARSE if some are sparse, NONE if no rank has one.
 
     Blocks until all ranks of the set have called it; joined ranks count as NONE. If the numbers of variables differ,
-    SirtakiInternalError on every rank names the variables that some lack. where: the caller, shown if a rank waits
-    long.
+    SirtakiInternalError on every rank names the variables that some ranks lack. where: the caller, shown if a rank
+    waits long.
     """
-    with errors_name_parameters(names, process_set):
+    with missing_parameters_in_error(names, process_set):
         return list(allreduce_largest(bytes(kinds), f"{_REQUEST}{where and ' in '}{where}", process_set))
 
 

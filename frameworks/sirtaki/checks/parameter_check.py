@@ -1,4 +1,4 @@
-"""Checks whether all ranks hold the same parameters, and finds the first that differs. Knows no framework.
+"""Checks whether all ranks hold the same parameters, and finds the first that differs; for every framework.
 
 With SIRTAKI_CHECK_PARAMETERS=N, an adapter whose own code updates the variables checks them every N updates:
 
@@ -6,7 +6,7 @@ With SIRTAKI_CHECK_PARAMETERS=N, an adapter whose own code updates the variables
     if check is not None and there are other ranks:  # after each update, on every rank of the process set
         check.after_step(lambda: [Parameter.of(name, array) for ...], process_set_id)
 
-`array` is anything that NumPy takes; the lambda is called only when a comparison is due. Python does not run at each
+`array`: any value that NumPy converts. The lambda is called only when a comparison is due. Python does not run at each
 step of a TensorFlow graph: call sirtaki.tensorflow.parameter_check.after_step(check, variables, process_set_id) there.
 It does the same with ops, in eager mode too. A program that updates its variables itself calls its adapter's
 check_parameters().
@@ -45,7 +45,7 @@ class Parameter(NamedTuple):
 
 
 def payload(parameters: Sequence[Parameter]) -> bytes:
-    """What a rank sends to the others about its parameters."""
+    """The shapes and checksums that a rank sends to the others."""
     return json.dumps([[list(parameter.shape), parameter.checksum] for parameter in parameters]).encode()
 
 
@@ -67,7 +67,7 @@ def compare(payloads: Sequence[bytes], names: Sequence[str], when: str = "") -> 
     raise SirtakiInternalError(
         f"{when}the parameter {names[differing[0]]} {shown} is not the same on all ranks{more}; checksums by rank: "
         f"{[checksum for _, checksum in first]}. Make the ranks equal before the first step (broadcast_parameters, "
-        "broadcast_variables), and let nothing but reduced gradients change a parameter"
+        "broadcast_variables), and change parameters only by reduced gradients"
     )
 
 

@@ -19,7 +19,7 @@ _ADVICE = (
 
 
 @contextmanager
-def errors_name_parameters(names: Callable[[], Sequence[str]], process_set: int) -> Iterator[None]:
+def missing_parameters_in_error(names: Callable[[], Sequence[str]], process_set: int) -> Iterator[None]:
     """Wrap it around a collective with one entry for each parameter. If the ranks have different numbers of parameters,
     the SirtakiInternalError then names the parameters that some ranks lack. names: of this rank's parameters.
     """
@@ -33,7 +33,7 @@ def errors_name_parameters(names: Callable[[], Sequence[str]], process_set: int)
 
 
 def _exchanged_difference(names: Sequence[str], process_set: int) -> str:
-    """Every rank gets the same refusal, so all ranks call this; "" if one has left since."""
+    """The same error is raised on all ranks, so all ranks call this. "" if a rank has left since."""
     payload = json.dumps([core.rank(), list(names)]).encode()
     try:
         parts = allgather_bytes(payload, "allgather.names of parameters", process_set)

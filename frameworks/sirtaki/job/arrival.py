@@ -84,7 +84,7 @@ class Watch:
 
 
 def who_is_missing(seconds: float) -> str:
-    """The ranks for which init() has waited too long, as far as this host knows."""
+    """A message with the ranks that have not called init() in time, as far as this host knows."""
     size = starters.announced_size()[1]
     if size < 2:
         return (
@@ -97,7 +97,7 @@ def who_is_missing(seconds: float) -> str:
         return f"not all of {size} ranks arrived within {seconds:g} s (SIRTAKI_START_TIMEOUT)"
     text = f"{len(here)} of {size} ranks arrived within {seconds:g} s (SIRTAKI_START_TIMEOUT)"
     if starters.announced_local_size() not in (0, size):
-        return f"{text} on host {socket.gethostname()}, here or elsewhere are missing: {_list(missing)}"
+        return f"{text} on host {socket.gethostname()}, which cannot see other hosts; missing: {_list(missing)}"
     return f"{text}, missing: {_list(missing)}" if missing else f"{text}, but MPI did not start{_stopped(here)}"
 
 

@@ -50,6 +50,6 @@ def refuse(initialized: bool) -> None:
     if initialized or _is_started_by_multiprocessing():
         raise RuntimeError(
             f"init() was called in process {os.getpid()}, which a rank (process {rank}) has started and which is no "
-            "rank itself. A child that is spawned runs the program's file again: put what only ranks do under "
-            "`if __name__ == '__main__':`. Collectives are called by the rank's own process alone."
+            "rank itself. A spawned child runs the program's file again: put code for ranks under "
+            "`if __name__ == '__main__':`. Only the rank's own process calls collectives."
         )

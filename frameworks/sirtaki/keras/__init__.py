@@ -6,6 +6,7 @@ NotImplementedError. If tf.keras is Keras 2 (TF_USE_LEGACY_KERAS=1), the names a
 
 from __future__ import annotations
 
+from sirtaki import runtime
 from sirtaki.checks import call_site
 from sirtaki.exceptions import HorovodInternalError, SirtakiInternalError
 from sirtaki.extensions import check_extension
@@ -26,30 +27,7 @@ from sirtaki.keras.saving import load_model
 from sirtaki.object_collectives import allgather_object, barrier, broadcast_object
 from sirtaki.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from sirtaki.reduce_ops import Adasum, Average, Sum
-from sirtaki.runtime import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+from sirtaki.runtime import *  # noqa: F403
 
 Compression = _load().Compression
 call_site.add_internal_folder(_keras.__path__[0])
@@ -74,33 +52,12 @@ __all__ = [
     "broadcast_object",
     "broadcast_variables",
     "callbacks",
-    "ccl_built",
     "check_extension",
     "check_parameters",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "elastic",
     "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "load_model",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
     "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += runtime.__all__

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
+from sirtaki.checks.arguments import equal_parts
 from sirtaki.checks.parameter_check import ParameterCheck
 from sirtaki.exceptions import SirtakiInternalError
 from sirtaki.keras import backends, generations
@@ -161,8 +161,8 @@ def reduce_gradients(optimizer: Any, gradients: Sequence[Any], variables: Sequen
     options = attachment.options
     if variables is None and attachment.local:
         raise RuntimeError(
-            f"{type(optimizer).__name__} reduces {len(gradients)} gradients whose variables are not known, so that "
-            "those of its local variables cannot be told from the others; let its apply() call super().apply()"
+            f"{type(optimizer).__name__} reduces {len(gradients)} gradients whose variables are unknown, so it "
+            "cannot leave the gradients of local variables as they are; let its apply() call super().apply()"
         )
     known = variables if variables is not None else [None] * len(gradients)
     keys = [i if variable is None else key_of(optimizer, variable) for i, variable in enumerate(known)]
@@ -215,10 +215,7 @@ def _units(attachment: Attachment, numbers: list[int], keys: list[Any], in_graph
     as it exists. Outside of a graph all gradients, since all exist already.
     """
     if attachment.options.group_count:
-        parts = min(attachment.options.group_count, len(numbers)) or 1
-        size, larger = divmod(len(numbers), parts)
-        bounds = [part * size + min(part, larger) for part in range(parts + 1)]
-        units = [numbers[a:b] for a, b in itertools.pairwise(bounds)]
+        units = equal_parts(numbers, attachment.options.group_count)
     else:
         place = {keys[i]: i for i in numbers}
         units = [[place.pop(key) for key in group if key in place] for group in attachment.groups]

@@ -20,9 +20,9 @@ class Distributed:
         attachment = attachment_of(self)
         if attachment.local or attachment.groups:
             warnings.warn(
-                f"the configuration of a distributed {type(self).__name__} holds no local variables and groups of "
-                "variables, nor do its files and copies; give them to an optimizer that is made of it with "
-                "register_local_var() and DistributedOptimizer(optimizer, groups=...), else it reduces all gradients",
+                f"the configuration of a distributed {type(self).__name__} does not contain local variables and groups "
+                "of variables, nor do its files and copies. Pass them to an optimizer made from it, by "
+                "register_local_var() and DistributedOptimizer(optimizer, groups=...); else it reduces all gradients",
                 stacklevel=2,
             )
         return super().get_config()

@@ -89,22 +89,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     A rank outside the process set reduces nothing. Before init, and for wrong arguments: ValueError with the value. The
     order of arguments is that of horovod.keras; sirtaki.tensorflow.keras has that of horovod.tensorflow.keras.
     """
-    return distributed(
-        optimizer,
-        name=name,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        op=op,
-        num_groups=num_groups,
-        groups=groups,
-        backward_passes_per_step=backward_passes_per_step,
-        average_aggregated_gradients=average_aggregated_gradients,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
+    return distributed(**locals())
 
 
 def distributed(
@@ -174,23 +159,9 @@ def PartialDistributedOptimizer(  # noqa: N802  Horovod's name
 
     local_layers: a layer or a list of layers, already built so that their weights are known; else ValueError.
     """
-    layers = _checked_layers(local_layers)
-    made = distributed(
-        optimizer,
-        name=name,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        op=op,
-        num_groups=num_groups,
-        groups=groups,
-        backward_passes_per_step=backward_passes_per_step,
-        average_aggregated_gradients=average_aggregated_gradients,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
+    arguments = dict(locals())
+    layers = _checked_layers(arguments.pop("local_layers"))
+    made = distributed(**arguments)
     for layer in layers:
         for variable in layer.trainable_weights:
             made.register_local_var(variable)

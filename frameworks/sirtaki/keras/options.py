@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sirtaki.checks.arguments import checked_passes, checked_predivide
+from sirtaki.compression import checked_compression
 from sirtaki.process_sets import ProcessSet, require_id
 from sirtaki.reduce_ops import Average, ReduceOp, Sum, checked_op
 
@@ -53,12 +54,10 @@ def checked_options(
         raise ValueError(f"name must be a string or None, got {name!r}")
     if checked_op(op) not in (Average, Sum):
         raise ValueError(f"op currently only supports Average and Sum, got {ReduceOp(op)!r}")
-    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
-        raise ValueError(f"compression must have compress and decompress, got {compression!r}")
     require_id(process_set)
     return Options(
         name=name or "",
-        compression=compression,
+        compression=checked_compression(compression),
         sparse_as_dense=bool(sparse_as_dense),
         gradient_predivide_factor=checked_predivide(gradient_predivide_factor, op),
         op=int(op),

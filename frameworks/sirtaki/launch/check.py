@@ -68,7 +68,7 @@ def _package(name: str) -> str:
     if done.returncode == 0:
         return version
     words = done.stderr.decode(errors="replace").strip().splitlines()
-    reason = "\n".join(words[-3:]) or f"exit code {done.returncode} and no words"
+    reason = "\n".join(words[-3:]) or f"exit code {done.returncode} and no message"
     return f"{version} is installed, but `import {name}` fails:\n{reason}"
 
 
@@ -100,7 +100,7 @@ def _mpi() -> str:
 def _mpiexec() -> str:
     library = mpi_library.find()
     if library.mpiexec is None:
-        return f"missing: none belongs to {library.path}, neither beside it nor in PATH"
+        return f"missing: no mpiexec of {library.path} is beside it or in PATH"
     starter, words = starters.identify(library.mpiexec)
     return f"{library.mpiexec} ({starter.name if starter else 'unknown'}: {words})"
 
@@ -113,7 +113,7 @@ def _mpi4py() -> str:
 def _core() -> str:
     spec = importlib.util.find_spec("sirtaki._core")
     if spec is None:
-        return "missing: this Sirtaki was never built; install it with pip"
+        return "missing: the compiled core was not built; install Sirtaki with pip"
     try:
         from sirtaki import _core
     except ImportError as error:
@@ -133,7 +133,7 @@ def _gpus() -> str:
 
 
 def _gpu_part(name: str) -> str:
-    """The part that the compiled core finds and would use."""
+    """The part that the compiled core would use."""
     try:
         from sirtaki import _core
     except ImportError:

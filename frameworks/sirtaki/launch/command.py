@@ -143,7 +143,7 @@ def _request(chosen: Namespace, ranks: int, where: list[Host], library: str) -> 
 
 
 def _plain(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the starter itself, which may copy it as text. Other variables travel in the spec."""
+    """The environment of the starter itself, which may copy it as text. The spec contains all variables."""
     return {n: v for n, v in environ.items() if _PLAIN_NAME.fullmatch(n) and "\n" not in v}
 
 
@@ -216,7 +216,7 @@ def _remote(chosen: Namespace, where: list[Host], directory: str, limits: Limits
     if shutil.which(shell.words("")[0]) is None:
         raise ValueError(
             f"there is no program {shell.words('')[0]!r} to start ranks on other hosts; --launch-agent and "
-            f"{remote_hosts.AGENT_VARIABLE} name another, which gets the host and a command"
+            f"{remote_hosts.AGENT_VARIABLE} name another program, whose arguments are the host and a command"
         )
     return remote_hosts.Remote(where, shell, directory)
 
@@ -243,11 +243,11 @@ def _starter(chosen: Namespace) -> tuple[starters.Starter, str, str]:
 def _spec(chosen: Namespace, ranks: int, screen: Screen) -> spec.Spec:
     environ = dict(os.environb)
     if environ.pop(b"", None) is not None:
-        screen.note("an environment variable without a name cannot be exported: skipped")
+        screen.note("skipped an environment variable without a name: it cannot be exported")
     kept = {os.fsencode(name) for name in starters.without_identity(os.environ)}
     environ = {name: value for name, value in environ.items() if name in kept}
     environ.update({name.encode(): value.encode() for name, value in chosen.environ.items()})
-    environ.setdefault(b"PYTHONUNBUFFERED", b"1")  # so that lines appear at once
+    environ.setdefault(b"PYTHONUNBUFFERED", b"1")  # shows lines at once
     result = spec.Spec(
         size=ranks,
         command=[os.fsencode(word) for word in chosen.command],
@@ -274,7 +274,7 @@ def _check_input(words: Sequence[str]) -> None:
     if standard_input.is_needed(words):
         raise ValueError(
             f"{shlex.join(words)} would read its program from stdin, which is /dev/null on all ranks; "
-            "put the program into a file that all hosts have"
+            "put the program into a file that exists on all hosts"
         )
 
 

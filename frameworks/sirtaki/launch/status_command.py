@@ -16,10 +16,12 @@ def main(words: Sequence[str]) -> int:
     """Returns 0 after printing a job's status; 1 if there is no job, or several to choose from."""
     parser = argparse.ArgumentParser(
         prog="sirtakirun status",
-        description="Tells how a running job stands: for each rank the last collective that finished, what is pending "
-        "and for how long, and the Python stack. kill -USR1 of the launcher, or of a rank, makes it print the same.",
+        description="Prints the status of a running job: for each rank the last collective that finished, the pending "
+        "ones and since when, and the Python stacks. kill -USR1 of the launcher or of a rank prints the same.",
     )
-    parser.add_argument("job", nargs="?", type=int, help="process id of its sirtakirun; not needed if there is but one")
+    parser.add_argument(
+        "job", nargs="?", type=int, help="process id of its sirtakirun; not needed if only one job runs"
+    )
     wanted = parser.parse_args(words).job
     jobs: dict[int, socket.socket] = {}
     for name in names():
@@ -78,10 +80,10 @@ def _explain(wanted: int | None, others: dict[int, str]) -> None:
         print(f"sirtakirun: {line}", file=sys.stderr)
 
     if wanted is not None:
-        show(f"process {wanted} is no sirtakirun of yours on this host, or does not answer")
+        show(f"process {wanted} is not a sirtakirun of this user on this host, or it does not answer")
     if not others:
-        show("you have no running job on this host; ask on the host where sirtakirun runs")
+        show("this user has no running job on this host; run the command on the host of sirtakirun")
         return
-    show("your jobs on this host; choose one by its number, as in: sirtakirun status " + str(min(others)))
+    show("jobs of this user on this host; choose one by its number, for example: sirtakirun status " + str(min(others)))
     for _, title in sorted(others.items()):
         show(title or "a job that does not answer")

@@ -9,35 +9,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from sirtaki import runtime
 from sirtaki.checks import call_site
 from sirtaki.exceptions import HorovodInternalError, SirtakiInternalError
 from sirtaki.extensions import check_extension
 from sirtaki.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from sirtaki.reduce_ops import Adasum, Average, Max, Min, Product, Sum
-from sirtaki.runtime import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+from sirtaki.runtime import *  # noqa: F403
 from sirtaki.tensorflow import elastic
 from sirtaki.tensorflow.collectives.allgather import allgather, grouped_allgather
 from sirtaki.tensorflow.collectives.allreduce import allreduce, grouped_allreduce
@@ -86,7 +64,7 @@ __all__ = [
     "Product",
     "SirtakiInternalError",
     "Sum",
-    "SyncBatchNormalization",
+    "SyncBatchNormalization",  # noqa: F405  from __getattr__
     "add_process_set",
     "allgather",
     "allgather_object",
@@ -99,44 +77,23 @@ __all__ = [
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
-    "ccl_built",
     "check_extension",
     "check_parameters",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "elastic",
     "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
     "local_rank_op",
-    "local_size",
     "local_size_op",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "process_set_included_op",
-    "rank",
     "rank_op",
     "reducescatter",
     "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
     "size_op",
-    "start_timeline",
-    "stop_timeline",
 ]
+__all__ += runtime.__all__
 
 
 def __getattr__(name: str) -> Any:

@@ -98,6 +98,8 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     average_aggregated_gradients) before it reduces them. The other arguments are those of DistributedGradientTape.
     name, use_locking, device_*: ignored; Horovod's programs pass them. ValueError for anything else.
     """
+    arguments = dict(locals())
+    del arguments["use_locking"]
     check_devices(device_dense=device_dense, device_sparse=device_sparse)
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         reducer = GradientReducer.make(
@@ -118,20 +120,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         raise ValueError("op=Adasum is not supported with Keras optimizers")
     from sirtaki import keras
 
-    return keras.DistributedOptimizer(
-        optimizer,
-        name=name,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        backward_passes_per_step=backward_passes_per_step,
-        op=op,
-        gradient_predivide_factor=gradient_predivide_factor,
-        average_aggregated_gradients=average_aggregated_gradients,
-        num_groups=num_groups,
-        groups=groups,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
+    return keras.DistributedOptimizer(**arguments)
 
 
 def _distribute(optimizer: Any, reducer: GradientReducer, passes: int, average: bool) -> Any:

@@ -122,20 +122,9 @@ def PartialDistributedGradientTape(  # noqa: N802  Horovod's name
 
     local_layers: a layer or a list of layers; ValueError for anything else.
     """
-    layers = _layers(local_layers)
-    tape = DistributedGradientTape(
-        gradtape,
-        device_dense,
-        device_sparse,
-        compression,
-        sparse_as_dense,
-        op,
-        gradient_predivide_factor,
-        num_groups,
-        groups,
-        process_set,
-        scale_local_gradients,
-    )
+    arguments = dict(locals())
+    layers = _layers(arguments.pop("local_layers"))
+    tape = DistributedGradientTape(**arguments)
     tape._local_layers = layers  # read later: they may have no weights yet
     return tape
 

@@ -6,36 +6,14 @@ import os
 
 import torch
 
+from sirtaki import runtime
 from sirtaki.checks import call_site
 from sirtaki.exceptions import HorovodInternalError, SirtakiInternalError
 from sirtaki.extensions import check_extension
 from sirtaki.object_collectives import allgather_object, barrier, broadcast_object
 from sirtaki.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from sirtaki.reduce_ops import Adasum, Average, Max, Min, Product, Sum
-from sirtaki.runtime import (
-    ccl_built,
-    cross_rank,
-    cross_size,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rank,
-    rocm_built,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)
+from sirtaki.runtime import *  # noqa: F403
 from sirtaki.torch import elastic
 from sirtaki.torch.captured import capture
 from sirtaki.torch.collectives.allgather import (
@@ -105,17 +83,10 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "capture",
-    "ccl_built",
     "check_extension",
     "check_parameters",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "elastic",
     "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -124,26 +95,12 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "poll",
-    "rank",
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
-    "rocm_built",
-    "shutdown",
-    "size",
     "sparse_allreduce_async",
-    "start_timeline",
-    "stop_timeline",
     "synchronize",
 ]
+__all__ += runtime.__all__

@@ -1,4 +1,4 @@
-"""Adasum: each rank takes a local step, and the changes are combined instead of the gradients."""
+"""Adasum: each rank takes a local step; then the ranks combine the changes of the parameters, not the gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class AdasumSteps:
     """parameter = start + Adasum over ranks of (parameter after the local step - start)."""
 
     def synchronize(self) -> None:
-        """Does nothing: there is nothing to wait for before the step."""
+        """Does nothing: Adasum has nothing to wait for before the step."""
 
     def skip_synchronize(self) -> Iterator[None]:
         raise AssertionError("Skipping synchronization is not supported when using Adasum optimizer.")
@@ -28,7 +28,7 @@ class AdasumSteps:
         options = self._distributed.options
         parameters = [parameter for parameter in parameters_of(self) if parameter.requires_grad]
         starts = [parameter.detach().clone(memory_format=torch.contiguous_format) for parameter in parameters]
-        # The bases here are this class, ReducedSteps, the user's class: the local step is the user's own.
+        # The base classes are this one, ReducedSteps and the user's class. The local step is that of the user's class.
         local_step = self._local_step
         result = local_step(closure, *args, **kwargs) if closure is not None else local_step(*args, **kwargs)
         with torch.no_grad():

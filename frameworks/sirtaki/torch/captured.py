@@ -1,4 +1,4 @@
-"""capture: a training step as one CUDA graph, gradients reduced within it."""
+"""capture: a training step as one CUDA graph, which also reduces the gradients."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sirtaki.torch.optimizer import ReducedSteps
 
 
 class CapturedStep:
-    """A captured step. Calling it with new inputs runs the step on them and returns what the step returned.
+    """A captured step. A call copies the inputs into the graph, runs it, and returns the step's results.
 
-    The tensors returned are the same at every call, and are overwritten by the next one.
+    Every call returns the same tensors and overwrites their values.
     """
 
     def __init__(
@@ -28,14 +28,14 @@ class CapturedStep:
         self._graph = torch.cuda.CUDAGraph()
         self._step = step
         self._reduction: direct.DirectReduction | None = None
-        self._calls: list[str] = []  # of the step's reductions
+        self._calls: list[str] = []  # the step's reductions, as texts
         self._result: Any = None
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
-        """Inputs of the same shapes, dtypes and number as those of the capture; ValueError for others.
+        """inputs: as many as at the capture, with the same shapes and dtypes; else ValueError.
 
-        RuntimeError if a number of an optimizer (a learning rate, say) has changed since the capture, for it is part of
-        the graph.
+        RuntimeError if a number of an optimizer has changed since the capture, such as the learning rate: the graph
+        holds the old number.
         """
         if len(inputs) != len(self._inputs):
             raise ValueError(f"the step was captured with {len(self._inputs)} inputs, got {len(inputs)}")
@@ -61,8 +61,8 @@ class CapturedStep:
                 if before[name] != after.get(name):
                     raise RuntimeError(
                         f"the optimizer's {name} was {before[name]} when the step was captured and is "
-                        f"{after.get(name)} now, but it is part of the graph. Give it as a tensor on the GPU, whose "
-                        "value may change, or capture the step again"
+                        f"{after.get(name)} now, but the graph holds the old value. Give it as a tensor on the GPU, "
+                        "whose value may change, or capture the step again"
                     )
 
     def _record(self, warmup: int) -> None:
@@ -73,7 +73,7 @@ class CapturedStep:
                 with direct.observing(self._reduction) as self._calls:
                     self._step(*self._inputs)
             _agree("\n".join(self._calls), "reduces other gradients, or in another order, than rank 0")
-            self._run()  # makes NCCL's connections and our buffers, which a graph must not
+            self._run()  # makes NCCL's connections and Sirtaki's buffers: a graph must not make them
             torch.cuda.synchronize()
             for optimizer in self._optimizers:
                 optimizer.zero_grad(set_to_none=True)
@@ -94,12 +94,12 @@ class CapturedStep:
             self._reduction.join()
         left = self._calls[len(self._reduction.calls) :]
         if left:
-            raise RuntimeError(f"the step does not reduce '{left[0]}', on which the ranks have agreed")
+            raise RuntimeError(f"the step did not reduce '{left[0]}', but did so in the steps before the capture")
         return result
 
 
 def _numbers_of(optimizers: Sequence[torch.optim.Optimizer]) -> list[dict[str, Any]]:
-    """The hyper-parameters that are numbers, by group."""
+    """Of each parameter group: the hyper-parameters that are numbers."""
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     return [{k: v for k, v in group.items() if isinstance(v, (int, float, tuple))} for group in groups]
 
@@ -127,22 +127,22 @@ def capture(
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
     warmup: int = 3,
 ) -> CapturedStep:
-    """A training step (zero_grad, forward, backward, optimizer.step) as one CUDA graph, launched as a whole.
+    """Captures a training step (zero_grad, forward, backward, optimizer.step) as one CUDA graph. Every rank calls it.
 
-    step: takes the inputs, returns tensors (the loss) or nothing. inputs: example tensors on the GPU; shapes stay.
-    optimizer: all that the step uses, distributed or not. Every rank calls it; `warmup` steps, 3 at least, are taken
-    for real, with these inputs, before the capture. Gradients are reduced within the graph by NCCL, in buckets while
-    backward goes on; which and in what order, the ranks compare once, here.
+    step: takes the inputs, returns tensors (the loss) or None. inputs: example tensors on the GPU; later inputs have
+    the same shapes. optimizer: all optimizers that the step uses, distributed or not. warmup: number of real training
+    steps with these inputs before the capture, at least 3. NCCL reduces the gradients within the graph, in buckets
+    while backward runs. The ranks compare once, in this call, which gradients they reduce and in which order.
 
     The step must do the same at every call: no .item(), no branch on values (a gradient scaler has one), no hooks that
-    act on the host, optimizers that allow it (`capturable=True` in Adam's family). RuntimeError on every rank, with the
-    rank and the reason, where it cannot be captured, and if the ranks cannot use NCCL together. Ranks must call the
-    captured step equally often.
+    act on the host. Optimizers must allow a capture (`capturable=True` for Adam and its variants). RuntimeError on
+    every rank, with the rank and the reason, if the step cannot be captured or the ranks cannot use NCCL together.
+    All ranks must call the captured step equally often.
     """
     if not torch.cuda.is_available():
-        raise RuntimeError("capture needs a CUDA GPU, and this process has none")
+        raise RuntimeError("capture() needs a CUDA GPU, but this process has none")
     if not inputs or any(not tensor.is_cuda for tensor in inputs):
-        raise ValueError("capture takes example inputs on the GPU")
+        raise ValueError("capture() needs example inputs, all on the GPU")
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     captured = CapturedStep(step, inputs, optimizers)
     reduces = any(isinstance(entry, ReducedSteps) for entry in optimizers)

@@ -1,4 +1,4 @@
-"""What gradients look like on the wire. Subclass Compressor for your own."""
+"""How gradients are sent. Subclass Compressor to write your own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sirtaki.compression import Compressor, NoneCompressor
 
 
 class CastCompressor(Compressor):
-    """Sends floating tensors in another dtype; integers go as they are."""
+    """Sends floating tensors in another dtype; integers unchanged."""
 
     wire = torch.float32
 
@@ -26,7 +26,7 @@ class CastCompressor(Compressor):
 
 
 class FP16Compressor(CastCompressor):
-    """Sends floating tensors as float16: at most 65504, and values below 6e-8 vanish."""
+    """Sends floating tensors as float16: values above 65504 overflow, values below 6e-8 become 0."""
 
     wire = torch.float16
 
@@ -38,7 +38,7 @@ class BF16Compressor(CastCompressor):
 
 
 class Compression:
-    """The built-in ones: Compression.none, Compression.fp16, Compression.bf16."""
+    """The built-in compressors: Compression.none, Compression.fp16, Compression.bf16."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

@@ -1,4 +1,4 @@
-"""Making ranks equal: parameters, optimizer state."""
+"""Broadcasts parameters and optimizer state, so that all ranks have equal ones."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from sirtaki.torch.optimizer_state import apply_state, portable_state
 def broadcast_parameters(
     params: Mapping[str, Any] | Iterable[Any], root_rank: int, process_set: ProcessSet = global_process_set
 ) -> None:
-    """Overwrites each tensor with the root's, in any memory layout.
+    """Overwrites each tensor with the root's values. The tensors may have any memory layout.
 
-    params: a state_dict, or a list of (name, tensor) or of tensors; entries that are None are passed over.
-    ValueError for anything else, generators included (list them first).
+    params: a state_dict, a list of (name, tensor), or a list of tensors; None entries are skipped. ValueError for
+    anything else, also for a generator: make a list of it first.
     """
     root = checked_root(root_rank)
     with torch.no_grad():
@@ -39,13 +39,13 @@ def _start(name: str, tensor: torch.Tensor, root: int, process_set: ProcessSet) 
 
 
 def named_tensors(params: Any) -> list[tuple[str, torch.Tensor]]:
-    """What broadcast_parameters takes, as pairs; ValueError for anything else."""
+    """The argument of broadcast_parameters() as (name, tensor) pairs; ValueError if it is not valid."""
     if isinstance(params, Mapping):
         entries = sorted(params.items())
     elif isinstance(params, list):
         entries = [e if isinstance(e, tuple) else (f"parameter.{i}", e) for i, e in enumerate(params)]
     else:
-        raise ValueError(f"params must be a dict or a list, got {type(params).__name__}; list a generator first")
+        raise ValueError(f"params must be a dict or a list, got {type(params).__name__}; make a list of a generator")
     result = []
     for entry in entries:
         if len(entry) != 2 or not isinstance(entry[0], str):
@@ -64,10 +64,10 @@ def broadcast_optimizer_state(
     model: torch.nn.Module | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> None:
-    """Gives every rank the root's optimizer state and hyper-parameters, whatever its own state was, empty included.
+    """Replaces the optimizer state and hyper-parameters of every rank by the root's. A rank's own state may be empty.
 
-    No step is taken and nothing changes on the root. model: kept for Horovod's programs, not needed. ValueError for
-    LBFGS, and if the parameter groups differ from the root's.
+    Takes no step, and changes nothing on the root. model: ignored; Horovod's programs pass it. ValueError for LBFGS,
+    or if the parameter groups differ from the root's.
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast the state of torch.optim.LBFGS")

@@ -1,4 +1,4 @@
-"""DistributedOptimizer: the user's optimizer, whose gradients are reduced over the ranks before they are applied."""
+"""DistributedOptimizer: reduces the gradients of the user's optimizer over the ranks before they are applied."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 
 from sirtaki.checks.arguments import checked_passes, checked_predivide
 from sirtaki.checks.parameter_check import ParameterCheck
+from sirtaki.compression import checked_compression
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
 from sirtaki.reduce_ops import Adasum, Average, check_adasum, checked_op
@@ -33,7 +34,7 @@ from sirtaki.torch.parameter_check import described
 
 
 class Attachment:
-    """What a distributed optimizer carries: how it was asked for, and the reducer once there is something to reduce."""
+    """An attribute of each distributed optimizer: its options, and its reducer once there are ranks to reduce over."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -67,15 +68,15 @@ class Attachment:
 
 
 class ReducedSteps:
-    """Comes before the user's class in the bases of a distributed optimizer."""
+    """The first base class of a distributed optimizer; the user's class is the second."""
 
     _distributed: Attachment
 
     @not_compiled
     def synchronize(self) -> None:
-        """Waits until all gradients are reduced. A gradient that only other ranks have counts as zero on this one.
+        """Waits until all gradients are reduced. If only other ranks have a gradient, this rank contributes zeros.
 
-        The end of backward does the same by itself, so that this is needed only for gradients made without backward.
+        The end of backward does the same. So only gradients that were made without backward need this call.
         """
         attachment = self._distributed
         reducer = attachment.active(self)
@@ -85,7 +86,7 @@ class ReducedSteps:
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Within it step() applies gradients as they are, after an explicit synchronize()."""
+        """A context in which step() applies gradients unchanged. Call synchronize() before it."""
         self._distributed.should_synchronize = False
         try:
             yield
@@ -93,12 +94,13 @@ class ReducedSteps:
             self._distributed.should_synchronize = True
 
     def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Applies the reduced gradients. If fewer backward passes were made than announced, what they left is reduced.
+        """Applies the reduced gradients. After fewer backward passes than backward_passes_per_step, it reduces first.
 
-        With a closure each evaluation's gradients are reduced and its loss averaged, so that an optimizer that decides
-        by the loss decides alike on all ranks. RuntimeError if gradients would be applied that were not reduced.
+        With a closure, the gradients of each evaluation are reduced and its loss is averaged. So an optimizer that
+        decides by the loss decides alike on all ranks. RuntimeError if step() would apply gradients that were not
+        reduced.
         """
-        self._opt_called = True  # learning rate schedulers look for it
+        self._opt_called = True  # learning rate schedulers check it
         closure = self._begin_step(closure)
         if closure is not None:
             args = (closure, *args)
@@ -110,7 +112,7 @@ class ReducedSteps:
             self._compare()
         return result
 
-    # torch wraps a class's step once for its own hooks, and schedulers wrap an instance's; both are done already.
+    # torch wraps step() of a class for its hooks, and schedulers wrap step() of an instance. Neither is needed here.
     step.hooked = True
     step._wrapped_by_lr_sched = True
 
@@ -169,7 +171,7 @@ class ReducedSteps:
         return reduced
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """As the wrapped class's, `set_to_none` included. A step that was not taken is forgotten, with its passes."""
+        """As in the wrapped class, with `set_to_none`. Forgets backward passes that no step() has used."""
         self._forget_step()
         super().zero_grad(*args, **kwargs)
 
@@ -182,7 +184,7 @@ class ReducedSteps:
         attachment.synchronized = False
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Changes how many backward passes are accumulated before gradients are reduced. Between steps only."""
+        """Sets how many backward passes are accumulated before gradients are reduced. Call it between steps only."""
         self._distributed.options.backward_passes_per_step = checked_passes(passes)
         if self._distributed.reducer is not None:
             self._distributed.reducer.set_passes(passes)
@@ -195,13 +197,13 @@ class ReducedSteps:
         options = state.pop("_distributed_options", None)
         super().__setstate__(state)
         if options is not None:
-            options.number = 0  # of a copy
+            options.number = 0  # a copy gets its own number
             self._distributed = Attachment(options)
             self._distributed.active(self)
 
     def __reduce_ex__(self, protocol: int) -> Any:
         recipe = _recipes.get(type(self))
-        if recipe is None:  # a subclass of the user's, which pickle finds by its name
+        if recipe is None:  # the user's own subclass, which pickle finds by its name
             return super().__reduce_ex__(protocol)
         return _empty, recipe, self.__getstate__()
 
@@ -211,8 +213,8 @@ _recipes: weakref.WeakKeyDictionary[type, tuple[type, type]] = weakref.WeakKeyDi
 
 @functools.lru_cache(maxsize=64)
 def _distributed_class(steps: type, wrapped: type) -> type:
-    """A subclass of the wrapped class with its name. One for each wrapped class, so that its instances are of one
-    type.
+    """A subclass with the name of the wrapped class. There is one for each wrapped class, so that type() of two
+    distributed optimizers is equal.
     """
     made = type(wrapped.__name__, (steps, wrapped), {"__doc__": wrapped.__doc__, "__module__": __name__})
     _recipes[made] = (steps, wrapped)
@@ -225,11 +227,11 @@ def _empty(steps: type, wrapped: type) -> Any:
 
 
 class DistributedAdasumSteps(AdasumSteps, ReducedSteps):
-    """Adasum combines what the ranks' steps have changed, not their gradients."""
+    """Adasum combines the changes that the ranks' steps made, not their gradients."""
 
 
 def _averaged(loss: Any, name: str, process_set: ProcessSet) -> Any:
-    """The mean over ranks of a number or a tensor with one element; anything else as it is."""
+    """The mean over ranks of a number or of a tensor with one element; returns anything else unchanged."""
     if isinstance(loss, torch.Tensor) and loss.numel() == 1:
         return allreduce(loss.detach().contiguous(), name=name, op=Average, process_set=process_set)
     if isinstance(loss, numbers.Real) and not isinstance(loss, bool):
@@ -252,29 +254,27 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
 ) -> torch.optim.Optimizer:
     """Makes the optimizer reduce its gradients over the ranks of the process set, and returns it.
 
-    The same object comes back: its class becomes a subclass of its own class with the same name, so that state,
-    schedulers, hooks and references stay good. Gradients are reduced in place while backward runs and are complete
-    when it returns: clipping, gradient scalers and closures need nothing special. Gradients that no rank has are
-    left None.
+    The same object is returned. Its class becomes a subclass of its own class with the same name. So state,
+    schedulers, hooks and references stay valid. Gradients are reduced in place while backward runs, and all are reduced
+    when backward returns: clipping, gradient scalers and closures need no special code. A gradient that no rank has
+    stays None.
 
     named_parameters: names for messages, equal on all ranks. backward_passes_per_step: passes to accumulate before the
-    reduction; step() after fewer reduces what is there, zero_grad() forgets them, more are an AssertionError.
-    op: Average, Sum or Adasum (reduces the change that a local step made). gradient_predivide_factor: with Average,
-    divides by it before and by size / factor after the sum. groups: a number of groups, or lists of parameters, that
-    are reduced as one unit. sparse_as_dense: turns sparse gradients into dense ones first.
-    A rank outside the process set reduces nothing. Before init: ValueError. Wrong arguments: ValueError with the value.
+    reduction. After fewer passes, step() reduces their sum and zero_grad() forgets it; more passes raise
+    AssertionError. op: Average, Sum or Adasum (combines the changes of local steps). gradient_predivide_factor: with
+    Average, divides by it before and by size / factor after the sum. groups: a number of groups, or lists of
+    parameters; each group is one request. sparse_as_dense: turns sparse gradients into dense ones first.
+
+    A rank outside the process set reduces nothing. Before init, and for wrong arguments: ValueError with the value.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__} {optimizer!r:.80}")
-    if checked_op(op) not in (Average, Adasum) and gradient_predivide_factor != 1.0:
-        raise ValueError("gradient_predivide_factor not supported with op != Average")
-    if not (hasattr(compression, "compress") and hasattr(compression, "decompress")):
-        raise ValueError(f"compression must have compress and decompress, got {compression!r}")
+    checked_op(op)
     require_id(process_set)
     groups_by_number, group_count = checked_groups(optimizer, num_groups, groups)
     options = Options(
         names=checked_names(optimizer, named_parameters),
-        compression=compression,
+        compression=checked_compression(compression),
         backward_passes_per_step=checked_passes(backward_passes_per_step),
         op=op,
         gradient_predivide_factor=checked_predivide(gradient_predivide_factor, op),
@@ -291,11 +291,11 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
 
 def _attach(optimizer: torch.optim.Optimizer, options: Options, steps: type) -> torch.optim.Optimizer:
     wrapped = type(optimizer)
-    if isinstance(optimizer, ReducedSteps):  # wrapped before: the new options replace the old
+    if isinstance(optimizer, ReducedSteps):  # it is distributed already: the new options replace the old
         optimizer._distributed.close()
         wrapped = _recipes[wrapped][1] if wrapped in _recipes else None
-    optimizer.__dict__.pop("step", None)  # a scheduler's wrapper of the undistributed step
-    if wrapped is not None:  # otherwise a subclass that the user made of a distributed class
+    optimizer.__dict__.pop("step", None)  # a scheduler's wrapper of the step() that does not reduce
+    if wrapped is not None:  # None: the user's own subclass of a distributed class
         optimizer.__class__ = _distributed_class(steps, wrapped)
     number_optimizer(options, parameters_of(optimizer))
     optimizer._distributed = Attachment(options)

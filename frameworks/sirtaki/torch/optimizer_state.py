@@ -1,4 +1,4 @@
-"""An optimizer's whole state as a picklable skeleton and a list of host tensors, and back."""
+"""Converts an optimizer's whole state into a picklable skeleton and a list of host tensors, and back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """Stands for the tensor with this number; on_host: it lives on the host whatever its parameter's device is."""
+    """Stands for the tensor with this number. on_host: it is on the host, on whatever device its parameter is."""
 
     number: int
     shape: tuple[int, ...]
@@ -22,7 +22,7 @@ class TensorPlace:
 
 @dataclass(frozen=True)
 class Skeleton:
-    """groups: hyper-parameters and number of parameters of each group. state: by number of the parameter."""
+    """groups: hyper-parameters and number of parameters of each group. state: by the parameter's number."""
 
     groups: list[tuple[dict[str, Any], int]]
     state: dict[int, Any]
@@ -30,7 +30,7 @@ class Skeleton:
 
 
 def _mapped(value: Any, change: Callable[[Any], Any], kind: type) -> Any:
-    """The same nest of dicts, lists and tuples with every instance of `kind` changed."""
+    """A copy of nested dicts, lists and tuples, in which change() has replaced every instance of `kind`."""
     if isinstance(value, kind):
         return change(value)
     if type(value) is dict:
@@ -45,7 +45,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def portable_state(optimizer: torch.optim.Optimizer) -> tuple[Skeleton, list[torch.Tensor]]:
-    """Reads the optimizer without changing it; the tensors are contiguous copies on the host or the state itself."""
+    """Does not change the optimizer. The tensors are contiguous and on the host; they may share the state's memory."""
     tensors: list[torch.Tensor] = []
     places: list[TensorPlace] = []
 
@@ -68,7 +68,7 @@ def portable_state(optimizer: torch.optim.Optimizer) -> tuple[Skeleton, list[tor
 
 
 def apply_state(optimizer: torch.optim.Optimizer, skeleton: Skeleton, tensors: list[torch.Tensor]) -> None:
-    """Replaces the optimizer's state and hyper-parameters; ValueError if its groups are not those of the skeleton."""
+    """Replaces the optimizer's state and hyper-parameters. ValueError if its groups differ from the skeleton's."""
     sizes = [len(group["params"]) for group in optimizer.param_groups]
     expected = [count for _, count in skeleton.groups]
     if sizes != expected:

@@ -1,4 +1,4 @@
-"""Compares the ranks' parameters, of an optimizer or as the program asks. See sirtaki.checks.parameter_check."""
+"""Compares parameters between ranks: check_parameters(). See sirtaki.checks.parameter_check."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from sirtaki.torch.functions import named_tensors
 
 
 def described(name: str, tensor: torch.Tensor) -> Parameter:
-    """Whatever its layout in memory, and of dtypes that NumPy does not know."""
+    """Works for every memory layout, and for dtypes that NumPy does not have."""
     dense = tensor.detach().cpu().contiguous().reshape(-1)
     return Parameter.of(name, dense.view(torch.uint8).numpy())._replace(shape=tuple(tensor.shape))
 
 
 def check_parameters(params: Mapping[str, Any] | Iterable[Any], process_set: ProcessSet = global_process_set) -> None:
-    """Compares the ranks' values bit by bit, by checksums. Blocks until all ranks of the set have called it.
+    """Compares the values of all ranks bit by bit, by checksums. Blocks until all ranks of the set have called it.
 
-    params: as in broadcast_parameters. HorovodInternalError on every rank, naming the first that differs.
+    params: as in broadcast_parameters(). HorovodInternalError on every rank if values differ; it names the first
+    parameter that does.
     """
     group = require_id(process_set)
     check_equal([described(name, tensor) for name, tensor in named_tensors(params)], group)

@@ -22,9 +22,9 @@ _numbers = itertools.count(1)
 class SyncBatchNorm(_BatchNorm):
     """As torch's BatchNorm1d/2d/3d, with mean and variance over all ranks of the process set. Any device.
 
-    Input (N, C, ...) of a floating dtype; N may differ by rank. In evaluation mode, or alone, it is plain batch norm
-    and needs no other rank, also without running statistics. Layers are numbered as they are made, so that all ranks
-    must make them in the same order.
+    Input (N, C, ...) of a floating dtype; N may differ between ranks. In evaluation mode, or on a single rank, it is
+    plain batch norm and communicates with no other rank, also without running statistics. Layers are numbered in the
+    order of their construction, so all ranks must construct them in the same order.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class SyncBatchNorm(_BatchNorm):
         return core.is_initialized() and bool(self.process_set.included()) and (self.process_set.size() or 1) > 1
 
     def _factor(self) -> float:
-        """How much the new statistics weigh; momentum None means the mean of all batches so far."""
+        """The weight of the new statistics. momentum None: running statistics are the mean over all batches so far."""
         if self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
         return self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
@@ -80,7 +80,7 @@ class SyncBatchNorm(_BatchNorm):
 
 def _summed(values: torch.Tensor, name: str, group: int) -> torch.Tensor:
     how = (int(Sum), 1.0, 1.0)
-    if direct.active is not None and group == 0:  # in a step that is captured
+    if direct.active is not None and group == 0:  # while a step is captured
         direct.active.send(name, [describe(values, values)], values.nbytes, how).wait()
         return values
     if direct.observed is not None:
@@ -95,7 +95,7 @@ def _per_channel(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 class _Normalize(torch.autograd.Function):
     """(output, mean, variance, count): the last three over all ranks, in float64, without gradient.
 
-    Sums travel in float64, so that the variance as a difference of sums loses nothing that float32 data holds.
+    Sums are sent as float64. So the variance, a difference of sums, loses no precision of float32 data.
     """
 
     @staticmethod
@@ -105,7 +105,7 @@ class _Normalize(torch.autograd.Function):
         own = torch.full((1,), x.numel() // x.shape[1], dtype=torch.float64, device=x.device)
         sums = _summed(torch.cat([wide.sum(axes), wide.square().sum(axes), own]), name, group)
         count = sums[-1]
-        if count.device.type == "cpu" and count == 0:  # a GPU would have to be waited for; there the result is NaN
+        if count.device.type == "cpu" and count == 0:  # on a GPU the check would block the host; the result is NaN
             raise ValueError(f"{name}: every rank's batch is empty, got shape {tuple(x.shape)}")
         mean, square = (sums[:-1] / count).chunk(2)
         variance = (square - mean * mean).clamp(min=0)

@@ -74,9 +74,9 @@ class Averaged(Distributed):
     def _require_aggregated(self, attachment: Attachment) -> None:
         if not attachment.reduced:
             raise RuntimeError(
-                f"{type(self).__name__}.apply_gradients() was told to leave aggregation out, which would leave each "
-                "rank with its own gradients; leave that argument out. Call aggregate_gradients() before if you need "
-                "the reduced gradients, or reduce them by other means and do not wrap the optimizer"
+                f"{type(self).__name__}.apply_gradients() was called without aggregation, so each rank would apply "
+                "its own gradients. Remove that argument. If you need the reduced gradients before, call "
+                "aggregate_gradients(); or reduce them yourself and do not wrap the optimizer"
             )
 
 

@@ -19,10 +19,10 @@ _LAUNCHERS = ("auto", "mpiexec", *(starter.called for starter in STARTERS if sta
 _LONGEST = 1e6  # seconds
 
 _EPILOG = """\
-Everything after the options is the program and its arguments, which reach each rank byte for byte. The ranks read
-nothing: stdin is /dev/null. The exit code is that of the first rank that failed, 128 + n when a signal n ended it.
+Everything after the options is the program and its arguments; each rank gets them unchanged. The stdin of all ranks is
+/dev/null. The exit code is that of the first rank that failed, or 128 + n if signal n ended that rank.
 SIRTAKI_MPI chooses another MPI: a libmpi*.so file, a prefix directory, or one of the words openmpi and mpich.
-`sirtakirun status` tells how a running job of yours stands; `sirtakirun status --help` says more.
+`sirtakirun status` prints the status of your running job; see `sirtakirun status --help`.
 """
 
 
@@ -72,9 +72,9 @@ def _add_config_file(options: argparse.Namespace) -> None:
 def ranks(options: argparse.Namespace) -> int:
     """The requested number of ranks. Exits with code 2 without a number or a command."""
     if options.num_proc is None:
-        _parser().error("how many ranks? give -np N, for example: sirtakirun -np 2 python train.py")
+        _parser().error("the number of ranks is missing: give -np N, for example: sirtakirun -np 2 python train.py")
     if not options.command:
-        _parser().error(f"run what? give a command, for example: sirtakirun -np {options.num_proc} python train.py")
+        _parser().error(f"the command is missing, for example: sirtakirun -np {options.num_proc} python train.py")
     return int(options.num_proc)
 
 
@@ -125,7 +125,7 @@ class _Interfaces(argparse.Action):
     ) -> None:
         names = [name.strip() for name in str(values).split(",") if name.strip()]
         if not names:
-            parser.error(f"{option_string} {values!r}: no interface named")
+            parser.error(f"{option_string} {values!r} names no interface")
         setattr(namespace, self.dest, sorted({*(getattr(namespace, self.dest) or ()), *names}))
 
 
@@ -151,15 +151,23 @@ def _add_main(parser: _Parser) -> None:
     add(parser, "-h", "--help", action="help", help="print this text")
     add(parser, "-v", "--version", action=switch, help="print the version")
     add(parser, "-np", "--num-proc", type=_positive, metavar="N", help="number of ranks")
-    add(parser, "-cb", "--check-build", "--check", action=switch, dest="check_build", help="print what is there")
-    add(parser, "--verbose", action=switch, help="print the command line of mpiexec, and all that it says")
-    add(parser, "--disable-cache", action=switch, help="accepted: nothing about hosts is ever cached")
+    add(
+        parser,
+        "-cb",
+        "--check-build",
+        "--check",
+        action=switch,
+        dest="check_build",
+        help="list the parts that are found or missing",
+    )
+    add(parser, "--verbose", action=switch, help="print the command line and the output of mpiexec")
+    add(parser, "--disable-cache", action=switch, help="accepted, without effect: nothing about hosts is cached")
     words = "seconds until all ranks must have started (SIRTAKI_START_TIMEOUT, else 30)"
     add(parser, "--start-timeout", type=_positive, metavar="S", help=words)
     words = f"seconds from SIGTERM, Ctrl-C or a failure until SIGKILL ({GRACE_VARIABLE}, else {GRACE:g})"
     add(parser, "--grace-seconds", type=_seconds_of, metavar="S", help=words)
-    add(parser, "--config-file", metavar="FILE", help="YAML file with tuning options; flags given here win")
-    words = "print what would be started where, and by which commands; start nothing"
+    add(parser, "--config-file", metavar="FILE", help="YAML file with options; flags on the command line override it")
+    words = "print the hosts and commands of the job, and start nothing"
     add(parser, "--dry-run", action=switch, help=words)
     words = "also write DIR/rank.N/stdout and stderr, on the rank's host"
     add(parser, "--output-filename", metavar="DIR", help=words)
@@ -167,14 +175,14 @@ def _add_main(parser: _Parser) -> None:
 
 def _add_hosts(parser: _Parser) -> None:
     add = parser.add
-    where = parser.add_argument_group("hosts (without them all ranks run here, as many as you ask for)")
+    where = parser.add_argument_group("hosts (without these options all ranks run on this host)")
     which = where.add_mutually_exclusive_group()
     add(which, "-H", "--hosts", metavar="h1:n,h2:n", help="hosts and their slots")
     add(which, "-hostfile", "--hostfile", metavar="FILE", help="file with lines 'host slots=n', 'host:n' or 'host'")
     add(which, "--host-discovery-script", metavar="SCRIPT", help=argparse.SUPPRESS)
     add(where, "-p", "--ssh-port", type=_positive, metavar="N", help="port of sshd on the hosts")
     add(where, "-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
-    words = "in place of ssh: a command that gets a host and a command for its shell (SIRTAKI_LAUNCH_AGENT)"
+    words = "a command to use in place of ssh, with the same arguments: host, command (SIRTAKI_LAUNCH_AGENT)"
     add(where, "--launch-agent", type=_words, metavar="WORDS", help=words)
     names = ("--network-interfaces", "--network-interface")
     add(where, *names, dest="nics", action=_Interfaces, metavar="a,b", help="network interfaces to use between hosts")
@@ -184,13 +192,19 @@ def _add_mpi(parser: _Parser) -> None:
     add, switch = parser.add, {"action": "store_true", "default": None}
     group = parser.add_argument_group("MPI")
     which = group.add_mutually_exclusive_group()
-    add(which, "--mpi", dest="use_mpi", help="accepted: MPI is what there is", **switch)
+    add(which, "--mpi", dest="use_mpi", help="accepted, without effect: Sirtaki always uses MPI", **switch)
     add(which, "--gloo", dest="use_gloo", help=argparse.SUPPRESS, **switch)
     add(which, "--jsrun", dest="use_jsrun", help=argparse.SUPPRESS, **switch)
     words = "auto: srun inside a Slurm allocation, else the mpiexec of the MPI in use"
     add(group, "--launcher", choices=_LAUNCHERS, default="auto", help=words)
     add(group, "--mpi-args", type=_words, metavar="ARGS", help="further arguments for mpiexec or srun, as one word")
-    add(group, "--binding-args", type=_words, metavar="ARGS", help="arguments for binding, in place of 'do not bind'")
+    add(
+        group,
+        "--binding-args",
+        type=_words,
+        metavar="ARGS",
+        help="arguments of mpiexec that bind ranks to cores; by default it binds none",
+    )
     add(group, "--tcp", dest="tcp_flag", help=argparse.SUPPRESS, **switch)
 
 

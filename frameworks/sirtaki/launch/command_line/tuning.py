@@ -25,11 +25,20 @@ class _Number:
 
 _NUMBERS = (
     _Number("--fusion-threshold-mb", "FUSION_THRESHOLD", "size of fused batches, in MiB; 0: no fusion", int, 1 << 20),
-    _Number("--cycle-time-ms", "CYCLE_TIME", "exported; the core is woken by work and waits for no cycle", float),
+    _Number(
+        "--cycle-time-ms",
+        "CYCLE_TIME",
+        "no effect: work starts at once, without cycles",
+        float,
+    ),
     _Number("--cache-capacity", "CACHE_CAPACITY", "entries of the response cache; 0: none"),
-    _Number("--stall-check-warning-time-seconds", "STALL_CHECK_TIME_SECONDS", "until a late rank is named"),
-    _Number("--stall-check-shutdown-time-seconds", "STALL_SHUTDOWN_TIME_SECONDS", "until the job ends; 0: never"),
-    _Number("--thread-affinity", "THREAD_AFFINITY", "core for the background thread"),
+    _Number("--stall-check-warning-time-seconds", "STALL_CHECK_TIME_SECONDS", "until late ranks are named"),
+    _Number(
+        "--stall-check-shutdown-time-seconds",
+        "STALL_SHUTDOWN_TIME_SECONDS",
+        "until the job ends; 0: never",
+    ),
+    _Number("--thread-affinity", "THREAD_AFFINITY", "core for the engine's thread"),
 )
 # Two flags for one variable: their names, the variable, and its value for each flag.
 _PAIRS = (
@@ -97,17 +106,17 @@ def _add_log(group: Any, add: Callable[..., None]) -> None:
     add(group, "--log-level", type=str.upper, choices=_LEVELS, help="SIRTAKI_LOG_LEVEL")
     stamps = group.add_mutually_exclusive_group()
     for flag, hidden in (("--log-with-timestamp", False), ("--no-log-hide-timestamp", True)):
-        words = argparse.SUPPRESS if hidden else "time in the core's messages"
+        words = argparse.SUPPRESS if hidden else "show the time in the core's messages"
         add(stamps, flag, dest="log_with_timestamp", action="store_true", default=None, help=words)
     for flag, hidden in (("--log-without-timestamp", False), ("--log-hide-timestamp", True)):
-        words = argparse.SUPPRESS if hidden else "no time in them"
+        words = argparse.SUPPRESS if hidden else "do not show it"
         add(stamps, flag, dest="log_with_timestamp", action="store_false", default=None, help=words)
     add(
         stamps,
         *("-prefix-timestamp", "--prefix-output-with-timestamp"),
         action="store_true",
         dest="prefix_output_with_timestamp",
-        help="time in front of each line of output",
+        help="show the time before each line of output",
     )
 
 

@@ -81,7 +81,7 @@ def of_exit(rank: int, host: str, code: int, aborted: bool = False) -> Failure:
 
 def of_loss(rank: int, host: str, why: str) -> Failure:
     """For a supervisor that is no longer reachable. why: the connection's error, or ""."""
-    text = f"the connection to that host is lost: {why}" if why else "the process that watches it is gone"
+    text = f"the connection to that host is lost: {why}" if why else "its supervisor process is gone"
     return Failure(rank, host, "lost connection", text, time.time(), code=-signal.SIGKILL)
 
 

@@ -259,7 +259,8 @@ class Job:
         if self._workers and self._kill_at != _NEVER:
             name = signal.Signals(self._signal).name
             self._screen.note(
-                f"the ranks have {self._limits.grace:g} s from {name} to end (--grace-seconds); a second one kills them"
+                f"the ranks have {self._limits.grace:g} s from {name} to end (--grace-seconds); "
+                f"a second {name} kills them"
             )
 
     def _on_arrival(self, worker: Worker) -> None:
@@ -297,7 +298,7 @@ class Job:
 
     def _on_cause(self, worker: Worker, message: dict[str, Any]) -> None:
         cause = failure.of_message(worker.rank, worker.host, message)
-        if message["code"]:  # otherwise its program has ended; its exit code may tell more
+        if message["code"]:  # 0: the program has ended, and its exit code may give more information
             self._reported.add(worker.rank)
         if self._failure is not None:
             self._failure.add(cause)
@@ -343,7 +344,7 @@ class Job:
         self._show_words()
         self._screen.note(
             f"{len(arrived)} of {self._ranks} ranks arrived within {self._limits.start:g} s, "
-            f"missing: {names(missing)}; --start-timeout gives them more time"
+            f"missing: {names(missing)}; increase the limit by --start-timeout"
         )
         self._unreached = self._arrivals is not None and not self._arrivals.complete()
         self._late = True
@@ -360,7 +361,7 @@ class Job:
         self._end_at = time.monotonic() + _CONSEQUENCES
 
     def _on_consequences(self, now: float) -> None:
-        """The time is over, except for a rank whose traceback is still on its way."""
+        """Ends the job. But waits longer for a rank that has not yet sent its traceback."""
         first = self._failure
         if (
             first is not None
@@ -402,10 +403,10 @@ class Job:
         if self._signal:
             broken = self._screen.broken() if self._signal == signal.SIGPIPE else None
             if broken is not None and not isinstance(broken, BrokenPipeError):
-                self._screen.note(f"the job was ended, for its output cannot be written: {broken.strerror}")
+                self._screen.note(f"the job was ended because its output cannot be written: {broken.strerror}")
                 return 1
             if self._signal != signal.SIGPIPE:
-                self._screen.note(f"ended by {signal.Signals(self._signal).name}; no rank is left")
+                self._screen.note(f"ended by {signal.Signals(self._signal).name}; all ranks have ended")
             return 128 + self._signal
         self._show_words()
         if self._unreached and self._arrivals is not None:
@@ -419,7 +420,7 @@ class Job:
         elif len(self._workers.arrived) < self._ranks:
             started = f"has started {len(self._workers.arrived)} of {self._ranks} ranks"
             self._screen.note(
-                f"{self._starter.called} ended with exit code 0, but {started}: do --mpi-args say something else?"
+                f"{self._starter.called} ended with exit code 0, but {started}: do --mpi-args give another number?"
             )
             return _FAILED
         return code

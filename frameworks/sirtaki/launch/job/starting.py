@@ -48,7 +48,7 @@ class Starting:
         return self._inside, self._text()
 
     def missing(self) -> tuple[int, str]:
-        """(a rank to name, the message about all missing ranks)."""
+        """(the first missing rank, the message about all of them)."""
         self.due = _NEVER
         late = self._late_callers()
         if not self._is_complete():
@@ -59,7 +59,7 @@ class Starting:
             return late[0], f"{arrived} ({_SETTING}), missing: {names(late)}, which did not call init(){again}"
         if self._failed:
             failed = sorted(self._failed)
-            return failed[0], f"{self._text()}: it has failed on {names(failed)} and is awaited on the others"
+            return failed[0], f"{self._text()}: it has failed on {names(failed)}, and the other ranks wait in it"
         inside = sorted(self._inside)
         return inside[0], f"{self._text()}, on {names(inside)}"
 
@@ -72,7 +72,7 @@ class Starting:
         return sorted(rank for rank, count in self._calls.items() if count < times) if times > 1 else []
 
     def _text(self) -> str:
-        return f"all {self._ranks} ranks have called init(), but it was not over within {self._limit:g} s ({_SETTING})"
+        return f"all {self._ranks} ranks have called init(), but it did not end within {self._limit:g} s ({_SETTING})"
 
 
 def names(ranks: list[int]) -> str:

@@ -132,7 +132,7 @@ class Status:
         host = self._workers.host_of(rank)
         if host == "?":
             return " has not started yet" if rank not in self._workers.arrived else " is gone"
-        return f" on host {host} does not answer, nor does the process that watches it"
+        return f" on host {host} does not answer, nor does its supervisor process"
 
     def _accept(self, listener: socket.socket, events: int) -> None:
         try:

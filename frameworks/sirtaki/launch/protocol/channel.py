@@ -30,7 +30,7 @@ NONCE_BYTES = 16
 PROOF_BYTES = 32
 ANSWER_BYTES = NONCE_BYTES + PROOF_BYTES
 _HEADER = struct.Struct(">BI")
-_LONGEST = 1 << 20  # a longer frame shows that the peer is none of ours
+_LONGEST = 1 << 20  # a longer frame shows that the peer is another program
 _CONNECT_SECONDS = 5.0
 
 
@@ -123,7 +123,7 @@ def _require(proof: bytes, expected: bytes) -> None:
     import hmac
 
     if not hmac.compare_digest(proof, expected):
-        raise OSError(errno.EPROTO, "what answers there is not the launcher of this job")
+        raise OSError(errno.EPROTO, "another program answers there, not the launcher of this job")
 
 
 def _firewall_hint() -> str:
@@ -143,6 +143,6 @@ def _exactly(connection: socket.socket, count: int) -> bytes:
     while len(data) < count:
         piece = connection.recv(count - len(data))
         if not piece:
-            raise OSError(errno.ECONNRESET, "closed before it said who it is")
+            raise OSError(errno.ECONNRESET, "the other end closed the connection before it had identified itself")
         data += piece
     return data

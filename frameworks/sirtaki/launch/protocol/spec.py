@@ -88,7 +88,7 @@ def read(argument: str) -> Spec:
     """Reads the spec from the file of this name or, for `BY_ENVIRONMENT`, from this process's environment."""
     text = os.environ.get(VARIABLE, "")
     if argument == BY_ENVIRONMENT and not text:
-        raise KeyError(f"{VARIABLE} did not arrive: this mpiexec does not pass the environment on")
+        raise KeyError(f"{VARIABLE} is not set: this mpiexec does not pass the environment to the ranks")
     file_name = text if argument == BY_ENVIRONMENT else argument
     if file_name.startswith("/"):
         with open(file_name, "rb") as file:
@@ -108,7 +108,7 @@ def rank_from(environ: Mapping[str, str]) -> int:
     rank = starters.announced_rank(environ)
     if rank is None:
         names = ", ".join(starters.RANK_VARIABLES)
-        raise KeyError(f"none of {names} is set: this mpiexec does not tell a process its rank")
+        raise KeyError(f"none of {names} is set: this mpiexec gives a process no variable with its rank")
     return rank
 
 

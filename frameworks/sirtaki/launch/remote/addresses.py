@@ -18,7 +18,7 @@ def own_name() -> str:
 
 @functools.cache
 def own_names() -> frozenset[str]:
-    """Names by which the user may mean this host."""
+    """The names that the user may give for this host."""
     name = socket.gethostname()
     return frozenset({"localhost", name, name.partition(".")[0], socket.getfqdn()})
 
@@ -43,7 +43,7 @@ def refuse_loopback(name: str, among: Collection[str]) -> None:
     except ValueError:
         better = own_name()
     raise ValueError(
-        f"host {name} means itself on every host; among other hosts name this one as they know it, for example {better}"
+        f"host {name} is the local host on every host; give its name as other hosts know it, for example {better}"
     )
 
 
@@ -93,7 +93,7 @@ def _by_route(name: str) -> str | None:
         try:
             probe.connect((address[0], _DISCARD_PORT, *address[2:]))
         except OSError as error:
-            raise ValueError(f"host {name} ({address[0]}): no network leads there: {error.strerror}") from None
+            raise ValueError(f"host {name} ({address[0]}): there is no route to it: {error.strerror}") from None
         return str(probe.getsockname()[0])
 
 

@@ -1,4 +1,4 @@
-"""One on each host other than the launcher's: runs mpiexec's command on that host, and ends it with the job.
+"""The agent, one on each host other than the launcher's: runs mpiexec's command there, and ends it with the job.
 
 It reads the command from stdin, which ssh encrypts; other users can see command lines and environments. The job's spec
 stays in this process's memory, where the workers below it find it. When stdin or the launcher ends, the agent ends all
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
 def _read_order() -> tuple[dict[str, str], bytes]:
     first, second = _HEADER.unpack(_exactly(_HEADER.size))
     if max(first, second) > _LONGEST:
-        raise ValueError("what came on stdin is not from sirtakirun: does a start-up file of the shell read stdin?")
+        raise ValueError("stdin holds data that sirtakirun did not send: does a start-up file of the shell read stdin?")
     words = json.loads(_exactly(first))
     return words, _exactly(second)
 
@@ -67,7 +67,7 @@ def _exactly(count: int) -> bytes:
     while len(data) < count:
         piece = os.read(0, min(count - len(data), 1 << 16))
         if not piece:
-            raise ValueError("stdin ended too early; ssh, or what is used in its place, must pass it on")
+            raise ValueError("stdin ended too early; ssh, or the program used in its place, must forward stdin")
         data += piece
     return bytes(data)
 
@@ -125,7 +125,7 @@ class _Agent:
     def _on_stdin(self, descriptor: int) -> None:
         if not os.read(descriptor, 4096):
             self._selector.unregister(descriptor)
-            self._notify("lost", "what started its ranks, ssh, has ended")
+            self._notify("lost", "ssh, which started its ranks, has ended")
             self._end(self._spec.grace + _TO_LEAVE)
 
     def _on_launcher(self, connection: socket.socket) -> None:

@@ -107,7 +107,7 @@ def is_left_to_mpiexec(mpi_args: str | None) -> bool:
 
 
 def agent_words(option: str | None, environ: Mapping[str, str]) -> list[str]:
-    """The site's own agent, empty for ssh: from --launch-agent, else from the environment (also MPIs' variables)."""
+    """The site's own agent: from --launch-agent, else from variables of Sirtaki and the MPIs. Empty for ssh."""
     words = shlex.split(option) if option else _first_words((AGENT_VARIABLE, *_AGENTS), environ)
     return [] if "".join(words) in ("ssh", "ssh:rsh") else words  # MPIs' own defaults
 
@@ -186,4 +186,6 @@ class Arrivals:
             return "no answer yet"
         lines = [line.strip() for line in str(self._failed[alias].get("words", "")).splitlines() if line.strip()]
         program = self._shell.words("")[0]
-        return "; ".join(lines[-3:]) or f"{program} ended with exit code {self._failed[alias].get('code')} and no words"
+        return (
+            "; ".join(lines[-3:]) or f"{program} ended with exit code {self._failed[alias].get('code')} and no message"
+        )

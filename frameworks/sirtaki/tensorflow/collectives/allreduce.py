@@ -36,7 +36,7 @@ def allreduce(
 
     op is Average by default; integers are summed, divided and truncated toward zero. 16-bit floats are accumulated in
     float32. Gradient: the same allreduce of the gradient (see sirtaki.tensorflow.gradients). IndexedSlices give
-    IndexedSlices (see sirtaki.tensorflow.sparse), with Sum and Average only, else NotImplementedError.
+    IndexedSlices (see sirtaki.tensorflow.collectives.sparse), with Sum and Average only, else NotImplementedError.
     """
     return _reduce(
         [tensor],

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
 
-from sirtaki.checks.arguments import checked_groups, checked_predivide, reduction
+from sirtaki.checks.arguments import checked_groups, checked_predivide, equal_parts, reduction
 from sirtaki.compression import checked_compression
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, global_process_set
@@ -27,7 +26,7 @@ from sirtaki.tensorflow.ops.verbs import Reduction
 class GradientReducer:
     """How gradients are reduced. The fields are the arguments of DistributedGradientTape, checked by make().
 
-    A gradient that is None on this rank counts as zeros (see sirtaki.tensorflow.agreement).
+    A gradient that is None on this rank counts as zeros (see sirtaki.tensorflow.gradients.gradient_kinds).
     """
 
     how: Reduction
@@ -127,10 +126,7 @@ class GradientReducer:
         if tf.executing_eagerly():
             return [places]
         if self.group_count:
-            parts = min(self.group_count, len(places))
-            size, larger = divmod(len(places), parts)
-            bounds = [part * size + min(part, larger) for part in range(parts + 1)]
-            return [places[a:b] for a, b in itertools.pairwise(bounds)]
+            return equal_parts(places, self.group_count)
         group_of = {identity(variable): number for number, group in enumerate(self.groups) for variable in group}
         units: dict[Any, list[int]] = {}
         for i in places:

@@ -40,19 +40,4 @@ def DistributedOptimizer(  # type: ignore[no-redef]  # noqa: N802  Horovod's nam
     scale_local_gradients: bool = True,
 ) -> Any:
     """sirtaki.keras.DistributedOptimizer, with its arguments in the order of horovod.tensorflow.keras."""
-    return _distributed(
-        optimizer,
-        name=name,
-        device_dense=device_dense,
-        device_sparse=device_sparse,
-        compression=compression,
-        sparse_as_dense=sparse_as_dense,
-        gradient_predivide_factor=gradient_predivide_factor,
-        op=op,
-        num_groups=num_groups,
-        groups=groups,
-        backward_passes_per_step=backward_passes_per_step,
-        average_aggregated_gradients=average_aggregated_gradients,
-        process_set=process_set,
-        scale_local_gradients=scale_local_gradients,
-    )
+    return _distributed(**locals())

@@ -36,7 +36,7 @@ def identity(variable: Any) -> int:
 def to_tensor(value: Any) -> tf.Tensor:
     """A dense tensor of a supported dtype; TypeError for any other value."""
     if isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
-        raise TypeError(f"a {_shown(value)} is no dense tensor; {_remedy(value)}")
+        raise TypeError(f"a {_shown(value)} is not a dense tensor; {_remedy(value)}")
     try:
         tensor = tf.convert_to_tensor(value)
     except (TypeError, ValueError, tf.errors.OpError) as error:

@@ -16,9 +16,9 @@ from sirtaki.torch.ops.tensors import check_tensors
 def allgather(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """A new tensor: the ranks' tensors one after the other. Dimension 0 may differ by rank and be 0, the others not.
+    """A new tensor: the tensors of all ranks, joined in rank order. Only dimension 0 may differ by rank; it may be 0.
 
-    Differentiable: the average over ranks of the gradient, of which each rank keeps its own rows.
+    Differentiable: the gradient is averaged over the ranks, and each rank keeps its own rows.
     """
     return _gather([tensor], name, process_set)[0]
 

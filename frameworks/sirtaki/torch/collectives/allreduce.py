@@ -31,7 +31,7 @@ def allreduce(
     """A new tensor of the same shape and dtype: postscale * op(prescale * tensor of each rank). Differentiable.
 
     op is Average by default; integers are summed, divided and truncated toward zero. 16-bit floats are accumulated in
-    float32. Gradient: the same allreduce of the gradient (see sirtaki.torch.autograd); none for Min, Max and Product.
+    float32. Gradient: the same allreduce of the gradient (see sirtaki.torch.ops.autograd). Min, Max, Product have none.
     """
     how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
     call, grad = names("allreduce", name, how[3])

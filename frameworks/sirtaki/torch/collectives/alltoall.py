@@ -14,7 +14,7 @@ from sirtaki.torch.ops.tensors import check_tensor
 
 
 def checked_splits(splits: torch.Tensor | Sequence[int] | None) -> list[int]:
-    """The rows for each rank, [] for equal parts; ValueError unless a 1-D int32 tensor or a list of integers."""
+    """The rows for each rank; [] for equal parts. ValueError unless splits is 1-D int32 or a list of integers."""
     if splits is None:
         return []
     if isinstance(splits, torch.Tensor):
@@ -27,7 +27,7 @@ def checked_splits(splits: torch.Tensor | Sequence[int] | None) -> list[int]:
         values = list(splits)
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ValueError(f"splits must be integers from 0, got {value!r} in {values!r}")
+            raise ValueError(f"splits must be integers of at least 0, got {value!r} in {values!r}")
     if not values:
         raise ValueError("splits must have one entry for each rank, got none")
     return values
@@ -45,10 +45,11 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """The rows that the ranks sent here, by rank; with splits also the int32 number of rows from each.
+    """Returns the rows that all ranks sent to this rank, in rank order; with splits also their number by rank, int32.
 
-    splits: rows for each rank, in order of dimension 0; rows beyond their sum are ignored. Without it dimension 0
-    must be a multiple of the number of ranks. Differentiable: the gradient's rows go back.
+    splits: the number of rows for each rank, counted along dimension 0; rows beyond their sum are not sent. Without it
+    dimension 0 must be a multiple of the number of ranks. Differentiable: each row of the gradient returns to the rank
+    that sent the row.
     """
     group, rows = require_id(process_set), checked_splits(splits)
     call, grad = names("alltoall", name, group)

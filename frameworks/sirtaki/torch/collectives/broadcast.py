@@ -14,9 +14,9 @@ from sirtaki.torch.ops.tensors import check_tensor, empty_result
 def broadcast(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """A new tensor with the root's values. root_rank is a global rank that belongs to the set. Differentiable.
+    """A new tensor with the root's values. root_rank: a global rank of the process set. Differentiable.
 
-    Gradient: the average over ranks on the root, zero elsewhere.
+    Gradient: the average over the ranks on the root, zero on the other ranks.
     """
     root, group = checked_root(root_rank), require_id(process_set)
     call, grad = names("broadcast", name, group)

@@ -1,4 +1,4 @@
-"""Join, for ranks that have no more batches."""
+"""join: for ranks that have no more batches."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from sirtaki.torch.ops import verbs
 
 
 def join(device: int = -1) -> int:
-    """Says that this rank has no more batches, and blocks until all ranks have said so; returns the last one's rank.
+    """Call it when this rank has no more batches. Blocks until all ranks have called it; returns the last caller.
 
-    Until then this rank contributes zeros to the others' allreduces. device: the GPU that it does so on, by default the
-    current one; of no meaning on the host.
+    Until then this rank contributes zeros to the allreduces of the others. device: the GPU for these zeros, by default
+    the current one; ignored without a GPU.
     """
     if isinstance(device, bool) or not isinstance(device, int):
         raise ValueError(f"device must be an integer, got {device!r}")

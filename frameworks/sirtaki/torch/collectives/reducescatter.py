@@ -27,7 +27,7 @@ def reducescatter(
     """This rank's rows of the reduced tensor; the first `rows % ranks` ranks get one row more, some may get none.
 
     op: anything but Adasum. Shapes must be equal on all ranks. Differentiable for Average and Sum: the gradients of all
-    parts joined, times the number of ranks for Sum (see sirtaki.torch.autograd).
+    parts joined, times the number of ranks for Sum (see sirtaki.torch.ops.autograd).
     """
     return grouped_reducescatter([tensor], name, compression, op, process_set, prescale_factor, postscale_factor)[0]
 

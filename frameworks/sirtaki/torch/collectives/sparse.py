@@ -1,4 +1,4 @@
-"""Sparse gradients: each rank's rows are merged, gathered and added up; dense once that is less traffic."""
+"""Sparse gradients: merges each rank's rows, gathers and sums them; sends a dense tensor if that is less data."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from sirtaki.torch.ops import verbs
 from sirtaki.torch.ops.handles import synchronize
 
 _log = logging.getLogger("sirtaki.torch")
-_PRESENT = -1  # among row numbers: the rank has a gradient, if only one without rows
+_PRESENT = -1  # a row number that means: this rank has a gradient, perhaps without rows
 
 
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:
-    """Sums (or averages) COO tensors of one shape; the ranks may hold different rows.
+    """Sums or averages COO tensors. Their shape is equal on all ranks; their rows may differ.
 
-    Returns a callable that waits and gives the coalesced COO result. ValueError if the tensor is not a COO tensor or
+    Returns a function that waits and returns the coalesced COO result. ValueError if the tensor is not a COO tensor, or
     op is neither Sum nor Average.
     """
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.sparse_coo:
@@ -58,13 +58,14 @@ def _reduced(
 
 
 class SparseReduction:
-    """The reduction of one sparse gradient under way. Two phases: row numbers first, which tell every rank alike
-    whether the rows or the whole table is less to send."""
+    """The reduction of one sparse gradient in two phases. All ranks gather the row numbers first. So all decide alike
+    whether to send the rows or the whole table, whichever is less data.
+    """
 
     def __init__(
         self, local: torch.Tensor, present: bool, name: str, op: int, process_set: ProcessSet, announced: set[str]
     ) -> None:
-        """local: this rank's rows. present: whether it has a gradient, which may have no rows."""
+        """local: this rank's rows. present: whether this rank has a gradient; it may have no rows."""
         self._local = local.coalesce()
         self._name = name
         self._op = op
@@ -81,7 +82,7 @@ class SparseReduction:
         self.on_any_rank = False
 
     def start_second_phase(self) -> None:
-        """Waits for the row numbers and sends the values, unless that is done."""
+        """Waits for the row numbers and sends the values. Does nothing at a second call."""
         if self._second:
             return
         gathered = synchronize(self._indices)[0]
@@ -111,7 +112,7 @@ class SparseReduction:
             )
 
     def result(self) -> torch.Tensor:
-        """The coalesced sum or average, with the rows that any rank held."""
+        """The coalesced sum or average, with the rows of all ranks."""
         second = synchronize(self._second)[0]
         if not self._dense:
             return _reduced(self._gathered, second, self._local.shape, self._op, self._process_set)

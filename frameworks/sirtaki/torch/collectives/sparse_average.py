@@ -1,4 +1,4 @@
-"""Sums and averages of rows that were gathered rather than reduced, by the rule of docs/arithmetic.md."""
+"""Sums and averages of gathered rows, by the rule of docs/arithmetic.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _with_values(like: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 def sum_rows(indices: torch.Tensor, values: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """Each row once. 16-bit floats are added up in float32."""
+    """Each row once. 16-bit floats are summed in float32."""
     if values.dtype not in _HALVES:
         return _added(indices, values, shape)
     total = _added(indices, values.float(), shape)
@@ -25,7 +25,7 @@ def sum_rows(indices: torch.Tensor, values: torch.Tensor, shape: torch.Size) -> 
 
 
 def average_rows(indices: torch.Tensor, values: torch.Tensor, shape: torch.Size, ranks: int) -> torch.Tensor:
-    """Each row once, divided by `ranks`. Of the values' dtype; integers are truncated toward zero."""
+    """Each row once, divided by `ranks`, in the values' dtype. Integers are truncated toward zero."""
     if values.is_floating_point():
         return _average_floats(indices, values, shape, ranks)
     if values.is_complex():
@@ -34,7 +34,9 @@ def average_rows(indices: torch.Tensor, values: torch.Tensor, shape: torch.Size,
 
 
 def _average_floats(indices: torch.Tensor, values: torch.Tensor, shape: torch.Size, ranks: int) -> torch.Tensor:
-    """Halved until no sum can leave the range, which rounds nothing. Rounding must not make the result infinite."""
+    """Divides by a power of two first, which rounds nothing, so that no sum overflows. A finite sum must give a finite
+    average, also after rounding.
+    """
     power = 1 << (ranks - 1).bit_length()
     wide = values.float() if values.dtype in _HALVES else values
     total = _added(indices, wide / power, shape)

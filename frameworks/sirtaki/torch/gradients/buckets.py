@@ -1,4 +1,4 @@
-"""Gradients that travel as one request: what the host does for each of many small ones is what counts."""
+"""Buckets: many gradients in one request, because each request costs time on the host."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 from sirtaki.torch.gradients.units import Slot
 
-# Small enough that most of them travel while backward goes on, large enough that there are few: each wakes a thread.
+# Small enough that most buckets are sent while backward still runs. Large enough that few are: each wakes a thread.
 BUCKET_BYTES = {"cpu": 16 << 20, "cuda": 25 << 20}
-# Nothing is left to be computed while the last one travels, so it holds no more than this part of a bucket.
+# While the last bucket is sent, nothing is left to compute. So it is at most this part of a bucket.
 _LAST = 1 / 16
 
 
 def bucketed(slots: Sequence[Slot]) -> list[list[Slot]]:
-    """The slots of dense gradients by bucket: neighbours of one dtype and device, in the order of backward.
+    """The slots of dense gradients by bucket, in the order of backward. A bucket has one dtype and one device.
 
-    Depends on the parameters alone, so that all ranks make the same ones.
+    Depends on the parameters alone, so all ranks make the same buckets.
     """
     by_kind: dict[object, list[Slot]] = {}
     for slot in reversed(slots):

@@ -1,7 +1,7 @@
-"""Gradients reduced by NCCL on a stream of their own, without agreement: for steps that are captured into a graph.
+"""Reduces gradients by NCCL on a separate stream, without votes: for steps that are captured into a CUDA graph.
 
-Every rank must make the same calls in the same order. So a step goes by the engine first, which compares ranks, and is
-observed; then the ranks compare what they observed, and anything else is refused.
+Every rank must make the same calls in the same order. So the first steps use the engine, which compares the ranks, and
+their calls are recorded. Then the ranks compare the records. A captured step must make exactly the recorded calls.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from sirtaki import exchange
 from sirtaki.native import core
 from sirtaki.torch.ops.tensors import Descriptor
 
-BUCKET_BYTES = 25 << 20  # from here on gradients are sent while backward goes on
+BUCKET_BYTES = 25 << 20  # gradients are sent when so many bytes are ready, while backward still runs
 OWN_DTYPE = -1
 
 
 class DirectReduction:
-    """Takes what reducers send instead of the engine while it is `in_use`. Each bucket is one NCCL group."""
+    """While it is `in_use`, reducers send gradients to it and not to the engine. Each bucket is one NCCL group."""
 
     def __init__(self, communicator: Any, stream: torch.cuda.Stream, casts: bool = False) -> None:
         self.casts = casts
@@ -43,13 +43,13 @@ class DirectReduction:
         wire: int = OWN_DTYPE,
     ) -> Ticket:
         """Reduces the tensors, nbytes in all, in place. how: op, prescale, postscale. wire: the number of the dtype in
-        which they travel.
+        which they are sent.
         """
         call = call_text(name, tensors, how, wire)
         number = len(self.calls)
         if number >= len(self._agreed) or self._agreed[number] != call:
             due = self._agreed[number] if number < len(self._agreed) else "the end of the step"
-            raise RuntimeError(f"the step reduces '{call}' where the ranks have agreed on '{due}'")
+            raise RuntimeError(f"the step reduces '{call}', but the steps before the capture reduced '{due}' here")
         self.calls.append(call)
         if (*how, wire) != self._how:
             self.flush()
@@ -61,7 +61,7 @@ class DirectReduction:
         return Ticket(self)
 
     def flush(self) -> None:
-        """Queues what was sent."""
+        """Queues the bucket on the stream."""
         if self._bucket:
             self._stream.wait_stream(torch.cuda.current_stream())
             self._communicator.allreduce(self._bucket, *self._how)
@@ -69,20 +69,20 @@ class DirectReduction:
         self._bucket, self._bytes = [], 0
 
     def join(self) -> None:
-        """Makes the current stream wait for all that was sent."""
+        """Makes the current stream wait for all gradients that were sent."""
         self.flush()
         if not self._joined:
             torch.cuda.current_stream().wait_stream(self._stream)
         self._joined = True
 
     def check(self) -> None:
-        """Raises what NCCL has found wrong since."""
+        """Raises an error that NCCL has found since the last call."""
         self._communicator.check()
 
     @contextlib.contextmanager
     def in_use(self, agreed: list[str]) -> Iterator[None]:
-        """Within it the gradients of every optimizer go this way. agreed: what all ranks will call, in this order;
-        RuntimeError for anything else.
+        """A context in which the gradients of every optimizer are sent here. agreed: the calls that all ranks will
+        make, in this order; RuntimeError for any other call.
         """
         global active, casts
         active, self._agreed, self.calls = self, agreed, []
@@ -96,7 +96,7 @@ class DirectReduction:
 
 
 class Ticket:
-    """Stands for a Work."""
+    """Takes the place of a Work."""
 
     def __init__(self, reduction: DirectReduction) -> None:
         self._reduction = reduction
@@ -109,13 +109,13 @@ class Ticket:
 
 
 active: DirectReduction | None = None
-casts = False  # are tensors that travel in another dtype cast where NCCL is called?
-observed: list[str] | None = None  # if a list, what reducers send by the engine is written down there
+casts = False  # whether the call of NCCL also casts tensors that are sent in another dtype
+observed: list[str] | None = None  # the record of all reductions through the engine; None if nothing is recorded
 
 
 @contextlib.contextmanager
 def observing(by: DirectReduction | None) -> Iterator[list[str]]:
-    """Gives a list of what reducers send within it, as they will send it by `by`."""
+    """A context that records the calls of reducers in the list that it gives, as they will make them to `by`."""
     global observed, casts
     calls: list[str] = []
     observed = calls
@@ -129,17 +129,17 @@ def observing(by: DirectReduction | None) -> Iterator[list[str]]:
 
 
 def call_text(name: str, tensors: Sequence[Descriptor], how: tuple[int, float, float], wire: int = OWN_DTYPE) -> str:
-    """What must be equal on all ranks."""
+    """All properties of a call that must be equal on all ranks."""
     travels = "" if wire == OWN_DTYPE else f" as {wire}"
     return f"{name} {[(dtype, shape) for _, _, dtype, shape, _ in tensors]} {how}{travels}"
 
 
 def connect(device: int) -> DirectReduction:
-    """Collective over all ranks. RuntimeError on every rank, with the reason, if they cannot use NCCL together."""
+    """Every rank calls it. RuntimeError on every rank, with the reason, if the ranks cannot use NCCL together."""
     cards = exchange.allgather_object(core.gpu_card(device), "capture.cards")
     nccl, kernels, why_not = core.common_gpu_capabilities(cards)
     if not nccl:
-        raise RuntimeError(f"a step can be captured only where NCCL reduces its gradients: {why_not}")
+        raise RuntimeError(f"a step can be captured only if NCCL reduces its gradients, but: {why_not}")
     own = core.nccl_unique_id() if core.rank() == 0 else None
     identity = exchange.broadcast_bytes(own, 0, "capture.id")
     stream = torch.cuda.Stream(device, priority=-1)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from sirtaki.checks.call_site import call_site
-from sirtaki.checks.parameter_lists import difference, errors_name_parameters
+from sirtaki.checks.parameter_lists import difference, missing_parameters_in_error
 from sirtaki.exceptions import SirtakiInternalError
 from sirtaki.exchange import allgather_bytes
 from sirtaki.native import core
@@ -60,7 +60,7 @@ def _count(
     words = _words_of([_described(slot) for slot in (*asked, *known)])
     ballot = torch.tensor([1, *words, *(word * word for word in words), *dense, *sparse], dtype=torch.int64)
     described = [describe(ballot, ballot)]
-    with errors_name_parameters(lambda: [slot.name for slot in (*asked, *known)], group):
+    with missing_parameters_in_error(lambda: [slot.name for slot in (*asked, *known)], group):
         core.submit(
             _ALLREDUCE,
             f"allreduce.{name}",

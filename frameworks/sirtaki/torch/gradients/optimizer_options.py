@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 import weakref
 from collections.abc import Container, Iterable, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 
+from sirtaki.checks.arguments import equal_parts
 from sirtaki.process_sets import ProcessSet
 from sirtaki.torch.compression import Compressor
 
@@ -63,10 +63,7 @@ class Options:
     def grouped(self, slots: Sequence[Any]) -> list[list[torch.Tensor]]:
         """The groups as parameters: those asked for by list, or `group_count` equal parts of these slots in order."""
         if self.group_count:
-            parts = min(self.group_count, len(slots)) or 1
-            size, larger = divmod(len(slots), parts)
-            bounds = [part * size + min(part, larger) for part in range(parts + 1)]
-            return [[slot.parameter for slot in slots[a:b]] for a, b in itertools.pairwise(bounds)]
+            return [[slot.parameter for slot in part] for part in equal_parts(slots, self.group_count)]
         by_name = {slot.name: slot.parameter for slot in slots}
         listed = [[by_name.get(self.name_of(number)) for number in group] for group in self.groups]
         return [[parameter for parameter in group if parameter is not None] for group in listed]

@@ -1,14 +1,14 @@
 """Reduces the gradients of one optimizer's parameters while backward still runs, by the rule of docs/gradients.md.
 
-One step as this file sees it. Each parameter is a `Slot`. Backward calls a hook once the parameter's gradient is
-accumulated; after as many passes as announced the gradient is submitted and reduced in place. When backward ends,
-everything else is submitted (a gradient that this rank does not have counts as zero) and waited for, so that code
-between backward and step (clipping, a gradient scaler, norms in a log) sees reduced gradients. `settle` makes sure at
-the step that what the optimizer will read is what was reduced, and `reset` ends the step.
+One step. Each parameter has a `Slot`, and slots that are sent together form a `Unit`. Backward calls a hook when a
+parameter's gradient is accumulated. After backward_passes_per_step passes the unit is submitted and reduced in place.
+When backward ends, all other units are submitted (a gradient that this rank does not have counts as zero), and the
+reducer waits for all. So code between backward and step (clipping, a gradient scaler, norms in a log) sees reduced
+gradients. `settle` checks at the step that the optimizer will read the reduced gradients. `reset` ends the step.
 
-What may be unequal among ranks: the order of gradients and of parameters, and which parameters were used. What must be
-equal: the number of backward passes in a step, and which parameters there are and require gradients, by name. The ranks
-compare that by a vote when a parameter has a gradient for the first time, and when the parameters have changed.
+May differ between ranks: the order of gradients and of parameters, and which parameters were used. Must be equal: the
+number of backward passes in a step, and the names of the parameters that require gradients. The ranks compare these by
+a vote when a parameter has its first gradient, and when the parameters have changed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ import torch
 from sirtaki.checks.call_site import call_site
 from sirtaki.native import core
 from sirtaki.reduce_ops import Average
-from sirtaki.torch.collectives.sparse import SparseReduction
 from sirtaki.torch.gradients.backward import current_task, not_compiled, notify_at_end
 from sirtaki.torch.gradients.buckets import bucketed
 from sirtaki.torch.gradients.gradient_kinds import agree
 from sirtaki.torch.gradients.optimizer_options import Options, number_optimizer, parameters_in
-from sirtaki.torch.gradients.sending import finish, send
+from sirtaki.torch.gradients.sending import send
+from sirtaki.torch.gradients.sparse_units import send_sparse
+from sirtaki.torch.gradients.sums import SumsOfLastStep
 from sirtaki.torch.gradients.units import (
     DENSE,
     FILLED,
@@ -38,18 +39,17 @@ from sirtaki.torch.gradients.units import (
     UNKNOWN,
     Slot,
     Unit,
-    no_rows_of,
-    rows_of,
 )
+from sirtaki.torch.gradients.waiting import text_of_change, wait_for
 
-# Which reducer has a parameter's hook, by the parameter's id; a reducer keeps its parameters alive until it closes.
+# The reducer that has a parameter's hook, by the parameter's id. A reducer keeps its parameters alive until it closes.
 _owners: dict[int, weakref.ref[GradientReducer]] = {}
 
 
 class GradientReducer:
-    """Owns the hooks on the parameters until `close`. Never refers to the optimizer, so that it can die.
+    """Owns the hooks on the parameters until `close`. Never refers to the optimizer, so that Python can delete it.
 
-    A parameter of several optimizers belongs to the latest; the others take it as that one has reduced it.
+    A parameter of several optimizers belongs to the latest reducer. The others use the gradient that it has reduced.
     """
 
     def __init__(self, groups: list[dict[str, Any]], options: Options) -> None:
@@ -58,27 +58,26 @@ class GradientReducer:
         self._how = options.reduction()
         self._step = core.GradientStep(self._on_gradient, self._send, options.backward_passes_per_step)
         self._groups = groups  # the optimizer's
-        self._order: tuple[Slot, ...] = ()  # its parameters in order, also those of which another reducer has the hook
-        self._slots: dict[int, Slot] = {}  # those of which this one has it
+        self._order: tuple[Slot, ...] = ()  # all its parameters, also if another reducer has the hook
+        self._slots: dict[int, Slot] = {}  # the parameters with a hook of this reducer, by id
         self._hooks: dict[int, Any] = {}
-        self._others: list[weakref.ref[GradientReducer]] = []  # reducers that have a part of `_order`
+        self._others: list[weakref.ref[GradientReducer]] = []  # reducers with hooks on parameters in `_order`
         self._units: list[Unit] = []
         self._waiting = Unit(self._step, [], "")  # parameters that had no gradient on any rank so far; is never sent
         self._names: set[str] = set()  # of units
         self._agreed = True  # all ranks hold the same parameters, as far as is known
-        self._tasks: set[int] = set()  # backward calls under way, by autograd's number
-        self._is_new = True  # nothing has been completed, not even in part, since the last step
+        self._tasks: set[int] = set()  # running backward calls, by autograd's number
+        self._is_new = True  # complete() was not called since the last step
         self._completions = 0  # since the last step
         self._votes = 0
         self._announced: set[str] = set()
-        # Of the last step, unless they are averages: what must not be reduced again. Without keeping it in memory.
-        self._sums: list[tuple[Slot, weakref.ref[torch.Tensor], int]] = []
+        self._sums = SumsOfLastStep()  # empty for averages
         self._adopt(takes_over=True)
 
     # Which parameters.
 
     def adopt(self, groups: list[dict[str, Any]]) -> None:
-        """Takes in the optimizer's parameters that are new or no longer frozen, and lets go of those that left."""
+        """Adds the optimizer's parameters that are new or no longer frozen; releases those that it no longer has."""
         self._groups = groups
         if not core.same_parameters(self._order, groups):
             self._adopt()
@@ -114,7 +113,7 @@ class GradientReducer:
         self._wake()
 
     def _wake(self) -> None:
-        """Hooks for parameters that require gradients, and a place among those that wait for their first one."""
+        """Adds hooks to parameters that require gradients. They wait for their first gradient in `_waiting`."""
         woken = []
         for key, slot in self._slots.items():
             parameter = slot.parameter
@@ -134,7 +133,7 @@ class GradientReducer:
         self._waiting.count(self._step.passes)
 
     def _release(self, slots: Sequence[Slot]) -> None:
-        """These parameters are no longer this reducer's."""
+        """Removes parameters from this reducer."""
         homes = {id(slot.unit): slot.unit for slot in slots if slot.unit is not None}.values()
         self._wait(list(homes), given_up=True)
         gone = {id(slot) for slot in slots}
@@ -152,7 +151,7 @@ class GradientReducer:
         self._agreed = False
 
     def _give(self, slots: Sequence[Slot], owner: GradientReducer) -> None:
-        """Another reducer takes over the parameters of these slots, which are its own."""
+        """Another reducer takes over these parameters. slots: its slots."""
         successors = {id(slot.parameter): slot for slot in slots}
         self._release([self._slots[key] for key in successors])
         self._order = tuple(successors.get(id(slot.parameter), slot) for slot in self._order)
@@ -186,7 +185,7 @@ class GradientReducer:
 
     @not_compiled
     def _on_gradient(self, slot: Slot) -> None:
-        """What a hook does that meets anything but the usual: see bindings/core/gradients/gradients.h."""
+        """The hooks call it in all but the usual cases: see bindings/core/gradients/gradients.h."""
         step = self._step
         if not step.listening:
             self._begin_backward()
@@ -209,7 +208,7 @@ class GradientReducer:
     @not_compiled
     def _begin_backward(self) -> None:
         task = current_task()
-        self._check_cleared()
+        self._sums.check_cleared()
         if task not in self._tasks:
             self._tasks.add(task)
             self._step.site = call_site()
@@ -223,7 +222,7 @@ class GradientReducer:
         self._step.site = ""
 
     def _gradient_again(self, slot: Slot) -> None:
-        """A gradient for a parameter whose reduction of this step is over."""
+        """A gradient for a parameter that was already reduced in this step."""
         unit = slot.unit
         if unit.state != SENT and self._was_dropped():
             if self._options.op != Average and torch.is_grad_enabled():
@@ -232,7 +231,7 @@ class GradientReducer:
             self._reopen()
             return
         if unit.state == FILLED:
-            # Another backward of this step reached a parameter that the first one did not.
+            # A second backward of this step has a gradient for a parameter that the first one did not use.
             unit.state, unit.ready = OPEN, 0
             return
         if unit.state == REDUCED and unit.bucket and not slot.fired:
@@ -246,15 +245,15 @@ class GradientReducer:
         self._reopen()
 
     def _was_dropped(self) -> bool:
-        """Whether the program has dropped all gradients of a step that it did not take.
+        """Whether the program has dropped all gradients and takes no step with them.
 
-        With create_graph, backward adds to a gradient by making another one, which looks the same.
+        With create_graph it looks the same: backward makes a new gradient tensor in place of adding to the old one.
         """
         held = [slot for slot in self._slots.values() if slot.gradient is not None]
         return bool(held) and not any(slot.unit is None or slot.unit.has_reduced(slot) for slot in held)
 
     def _may_keep_sums(self) -> bool:
-        """Whether sums of this step may be among what is sent next, which would count them once for each rank."""
+        """Whether the next request may contain sums of this step; they would be counted once for each rank."""
         return torch.is_grad_enabled() or any(s.unit.has_reduced(s) for s in self._slots.values() if s.unit is not None)
 
     def _too_many(self, slot: Slot) -> str:
@@ -262,17 +261,6 @@ class GradientReducer:
             f"the gradient of {slot.name} was computed more than backward_passes_per_step = {self._step.passes} times "
             "before step(). Call step() or zero_grad() in between, or increase backward_passes_per_step to accumulate"
         )
-
-    def _check_cleared(self) -> None:
-        """Sums of the last step that were not cleared would be added up once more, on every rank."""
-        sums, self._sums = self._sums, []
-        for slot, reference, version in sums:
-            grad = slot.parameter.grad
-            if grad is not None and grad is reference() and grad._version == version and bool(grad.any()):
-                raise AssertionError(
-                    f"{slot.name}.grad still holds the sum of the step before. Call zero_grad() between step() and "
-                    "backward(), or reduce with op=Average, which leaves equal gradients as they are"
-                )
 
     # Sending.
 
@@ -294,28 +282,19 @@ class GradientReducer:
 
     def _submit(self, unit: Unit) -> None:
         if unit.slots[0].kind == SPARSE:
-            self._submit_sparse(unit)
+            send_sparse(unit, self._options.op, self._options.process_set, self._announced)
         else:
             send(unit, self._how, self._group, self._options.compression)
         unit.times += 1
         unit.state = SENT
 
-    def _submit_sparse(self, unit: Unit) -> None:
-        (slot,) = unit.slots
-        name = unit.name.removeprefix("allreduce.") + (f".pass{unit.times + 1}" if unit.times else "")
-        rows = rows_of(slot)
-        local = rows if rows is not None else no_rows_of(slot.parameter)
-        op, process_set = self._options.op, self._options.process_set
-        slot.sparse = SparseReduction(local, rows is not None, name, op, process_set, self._announced)
-        unit.hand_over()
-
     # The end of a step.
 
     def complete(self) -> None:
-        """Submits what is missing and waits for everything; afterwards all gradients are reduced."""
+        """Submits the missing units and waits for all; afterwards all gradients are reduced."""
         step = self._step
         self._is_new = False
-        self._check_cleared()
+        self._sums.check_cleared()
         self.adopt(self._groups)
         if self._waiting.slots or not self._agreed or not self._finish_prepared():
             self._send_the_rest()
@@ -326,11 +305,11 @@ class GradientReducer:
         core.end_step()
 
     def _finish_prepared(self) -> bool:
-        """The usual end of a step: every unit was sent as prepared. False if not, and then nothing is done."""
+        """The usual end of a step: every unit was sent as prepared. False, without any effect, if not."""
         try:
             finished = core.finish_units(self._units)
             if finished not in (True, False):
-                raise RuntimeError(_changed(finished))
+                raise RuntimeError(text_of_change(finished))
         except Exception:
             self.reset()
             raise
@@ -403,7 +382,7 @@ class GradientReducer:
         return units + [self._unit(part, _bucket_name(part), bucket=len(part) > 1) for part in parts]
 
     def _unit(self, slots: Sequence[Slot], name: str, bucket: bool = False) -> Unit:
-        """Its name is no other one's: an earlier unit may have begun with a parameter of this name."""
+        """Its name is unique: an earlier unit may have had a first parameter of the same name."""
         name = f"allreduce.{self._prefix()}{name}"
         number, unique = 1, name
         while unique in self._names:
@@ -415,17 +394,17 @@ class GradientReducer:
     # At the step.
 
     def settle(self, groups: list[dict[str, Any]]) -> None:
-        """Afterwards every gradient of these groups' parameters is the one that was reduced in this step.
+        """Afterwards all gradients of these groups' parameters are the ones that were reduced in this step.
 
-        The end of backward has reduced them in the usual case. What came or was set since is reduced now. RuntimeError
-        on all ranks alike if it cannot be.
+        Usually the end of backward has reduced them. Gradients that came or were set later are reduced now.
+        RuntimeError on all ranks if that is not possible.
         """
         for other in self._living_others():
             other._settle_own(other._groups)
         self._settle_own(groups)
 
     def _settle_own(self, groups: list[dict[str, Any]]) -> None:
-        """Two reducers may each have parameters of the other's optimizer."""
+        """Without the other reducers, each of which may have parameters of the other's optimizer."""
         self._groups = groups
         if self._step.full or not self._completions or self._is_unreduced():
             self.complete()
@@ -436,13 +415,13 @@ class GradientReducer:
         return [other for reference in self._others if (other := reference()) is not None] if self._others else []
 
     def _is_unreduced(self) -> bool:
-        """Whether a backward after the last completion has left something."""
+        """Whether a backward after the last completion has made gradients."""
         return bool(self._step.touched) and any(
             slot.fired and slot.unit is not None and slot.unit.state in (OPEN, SENT) for slot in self._slots.values()
         )
 
     def _reduce_now(self) -> None:
-        """Reduces what came another way than by a backward that the hooks have seen, wherever some rank has it."""
+        """Reduces gradients that did not come from a backward with hooks, if any rank has them."""
         self.adopt(self._groups)
         step = self._step
         step.site = call_site()
@@ -470,7 +449,7 @@ class GradientReducer:
         self._reduce_again(again)
 
     def _check_once(self, slots: Sequence[Slot]) -> None:
-        """A gradient that was reduced in this step and then replaced can be reduced again only as an average."""
+        """RuntimeError for a sum that was reduced and then replaced: only an average can be reduced twice."""
         twice = next((slot for slot in slots if slot.gradient is not None), None)
         if twice is not None and self._options.op != Average:
             raise RuntimeError(
@@ -480,7 +459,7 @@ class GradientReducer:
             )
 
     def _reduce_again(self, slots: Sequence[Slot]) -> None:
-        """Of slots that have units already, in units of their own for this time."""
+        """Reduces slots that have units already. It makes new units for this time."""
         if not slots:
             return
         homes = [slot.unit for slot in slots]
@@ -499,7 +478,7 @@ class GradientReducer:
             home.state = max(home.state, REDUCED)
 
     def unsettled(self, groups: list[dict[str, Any]]) -> str | None:
-        """The name of a parameter of which this rank would apply a gradient that was not reduced."""
+        """The name of a parameter whose gradient was not reduced and would be applied; None if there is none."""
         for other in self._living_others():
             other.adopt(other._groups)
         found = core.first_unsettled(self._order, groups)
@@ -511,51 +490,22 @@ class GradientReducer:
     # Waiting, and the beginning of the next step.
 
     def _wait(self, units: Sequence[Unit] | None = None, given_up: bool = False) -> None:
-        """Waits for all that was sent, also if one of them fails; then raises the first failure."""
-        failure: BaseException | None = None
-        sent = [unit for unit in (self._units if units is None else units) if unit.state == SENT]
-        sparse = [unit for unit in sent if unit.slots[0].sparse is not None]
-        for step, parts in ((self._second_phase, sparse), (self._finish, sent)):
-            for unit in parts:
-                try:
-                    changed = step(unit)
-                except Exception as error:
-                    failure = failure or error
-                else:
-                    if changed is not None and not given_up:
-                        failure = failure or RuntimeError(_changed(changed))
+        """Waits for all units that were sent, also if one fails; then raises the first failure."""
+        failure = wait_for(self._units if units is None else units, given_up)
         if failure is not None:
             self.reset()
             raise failure
 
     def _give_up(self) -> None:
-        """After a failure: what is under way is waited for as far as it comes."""
+        """After a failure: waits for the units that were sent, as far as they complete."""
         try:
             self._wait(given_up=True)
         except Exception:
             return  # the first failure says more
         self.reset()
 
-    def _second_phase(self, unit: Unit) -> None:
-        unit.slots[0].sparse.start_second_phase()
-
-    def _finish(self, unit: Unit) -> Slot | None:
-        """A slot whose gradient is not the reduced one."""
-        if unit.slots[0].sparse is None:
-            return finish(unit)
-        return self._finish_sparse(unit)
-
-    def _finish_sparse(self, unit: Unit) -> Slot | None:
-        slot = unit.slots[0]
-        changed = unit.changed()
-        result = slot.sparse.result()
-        if slot.sparse.on_any_rank:
-            slot.parameter.grad = slot.gradient = result.to(slot.parameter.dtype)
-        slot.sparse, unit.state = None, REDUCED
-        return None if changed is True else changed
-
     def drain(self) -> None:
-        """Waits for what is under way without filling in what is missing; the step is given up."""
+        """Gives the step up: waits for the units that were sent, and sends no others."""
         for other in self._living_others():
             other._drop(self._order)
         if self._step.touched or not self._is_new:
@@ -563,7 +513,7 @@ class GradientReducer:
             self.reset()
 
     def reset(self) -> None:
-        """The step is over: the next gradients belong to a new one."""
+        """Ends the step: the next gradients belong to a new one."""
         for other in self._living_others():
             other._drop(self._order)
         self._end_step()
@@ -585,11 +535,7 @@ class GradientReducer:
     def _reopen(self) -> None:
         self._tasks.clear()
         if self._options.op != Average:
-            self._sums = [
-                (slot, weakref.ref(grad), grad._version)
-                for slot in self._slots.values()
-                if isinstance(grad := slot.gradient, torch.Tensor) and not grad.is_inference()
-            ] or self._sums
+            self._sums.note(self._slots.values())
         for unit in self._units:
             unit.reset()
         self._waiting.reset()
@@ -616,11 +562,3 @@ def _why(slots: Sequence[Slot]) -> str:
         return "the optimizer's parameters have changed"
     came = "was replaced after it had been reduced" if first.gradient is not None else "was not there in backward"
     return f"{first.name}.grad {came}"
-
-
-def _changed(slot: Slot) -> str:
-    return (
-        f"{slot.name}.grad was replaced or changed during backward, after it was handed over to be reduced, so that it "
-        "does not hold the reduced gradient. Register hooks that do this before DistributedOptimizer is made, or do it "
-        "after backward"
-    )

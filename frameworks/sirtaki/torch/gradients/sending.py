@@ -1,4 +1,4 @@
-"""How the gradients of a unit are sent: as they are, cast together into one tensor, or each by itself, to the engine or
+"""Sends the gradients of a unit: unchanged, cast together into one tensor, or one by one. They go to the engine, or
 into a step that is captured.
 """
 
@@ -21,10 +21,10 @@ _ALLREDUCE = core.VERBS["allreduce"]
 
 
 def send(unit: Unit, how: tuple[int, float, float], group: int, compression: type[Compressor]) -> None:
-    """Hands the unit's gradients over to be reduced; what this rank lacks counts as zero. `finish` waits for them.
+    """Submits the unit's gradients. A gradient that this rank does not have counts as zero. `finish` waits for them.
 
-    how: op, prescale, postscale. If the gradients lie so that they can be sent as they are, the unit is prepared to
-    send them by itself from now on.
+    how: op, prescale, postscale. If the gradients can be sent from their own memory, the unit is prepared: from now on
+    the hooks send it without Python.
     """
     unit.prepared = None
     grads = _again(unit)
@@ -42,7 +42,7 @@ def send(unit: Unit, how: tuple[int, float, float], group: int, compression: typ
 
 
 def _again(unit: Unit) -> list[torch.Tensor] | None:
-    """The gradients, if they lie as they did when they were sent before."""
+    """The gradients if their layouts are those of the last time; else None."""
     if not unit.layouts:
         return None
     grads = [slot.parameter.grad for slot in unit.slots]
@@ -63,7 +63,7 @@ def _grads_to_send(unit: Unit) -> list[torch.Tensor]:
 
 
 def wires_of(unit: Unit, grads: Sequence[torch.Tensor], compression: type[Compressor]) -> list[AnyWire]:
-    """One wire for all gradients where that can be, otherwise one for each gradient."""
+    """One wire for all gradients if that is possible, otherwise one for each gradient."""
     if unit.layouts and not unit.fill:
         again = InPlace.again(grads, unit.layouts)
         if again is not None:
@@ -77,9 +77,9 @@ def wires_of(unit: Unit, grads: Sequence[torch.Tensor], compression: type[Compre
 
 
 def _cast_on_the_way(grads: Sequence[torch.Tensor], compression: type[Compressor]) -> tuple[InPlace, int] | None:
-    """For a step that is captured: the gradients where they lie, and the number of the dtype in which they will travel.
+    """For a step that is captured: the gradients in their own memory, and the number of the dtype of the wire.
 
-    None if one of them has to be copied or is not cast.
+    None if one of them must be copied or is not cast.
     """
     if not (isinstance(compression, type) and issubclass(compression, CastCompressor)):
         return None
@@ -90,7 +90,7 @@ def _cast_on_the_way(grads: Sequence[torch.Tensor], compression: type[Compressor
 
 
 def _grad_to_send(slot: Slot) -> torch.Tensor:
-    """The parameter's gradient, dense and of memory of its own; zeros where this rank has none."""
+    """The parameter's gradient, dense, with no elements that share memory; zeros if this rank has none."""
     grad = slot.parameter.grad
     if grad is None:
         return zeros_of(slot)
@@ -111,7 +111,7 @@ def _descriptors_of(wires: Sequence[AnyWire]) -> list[Descriptor]:
 
 
 def _submit_direct(unit: Unit, how: tuple[int, float, float], group: int, wire: int = direct.OWN_DTYPE) -> Any:
-    """A step that is captured cannot ask which ranks have a gradient: where this rank has none, it gets one."""
+    """A captured step cannot exchange which ranks have a gradient. So every rank gets one."""
     if group != 0:
         raise RuntimeError("a step can be captured only if its gradients are reduced over all ranks")
     nbytes = sum(tensor.nbytes for sent in unit.wires for tensor in sent.tensors)
@@ -119,7 +119,7 @@ def _submit_direct(unit: Unit, how: tuple[int, float, float], group: int, wire: 
 
 
 def _submit(unit: Unit, how: tuple[int, float, float], group: int, cast: tuple[InPlace, int] | None) -> Any:
-    """cast: how the same gradients travel in a step that is captured, if not as they do here."""
+    """cast: how a captured step will send the same gradients, if it does so in another way."""
     if direct.active is not None:
         return _submit_direct(unit, how, group)
     wires, name, descriptors = unit.wires, _name_of(unit), _descriptors_of(unit.wires)
@@ -132,7 +132,7 @@ def _submit(unit: Unit, how: tuple[int, float, float], group: int, cast: tuple[I
     number, device = DTYPE_NUMBERS[own.dtype], device_number(own)
     descriptors = [*descriptors, (own.data_ptr(), result.data_ptr(), number, tuple(own.shape), device)]
     stream = stream_of(descriptors) or 0
-    # By position, which takes half the time of names: root, splits, process set, site, awaited, keep, stream.
+    # By position, which takes half the time of keywords: root, splits, process set, site, awaited, keep, stream.
     keep = (wires, own, result)
     work = core.submit(_ALLREDUCE, name, descriptors, *how, -1, (), group, unit.step.site, False, keep, stream)
     _prepare(unit, descriptors, how, group)
@@ -149,9 +149,9 @@ def _prepare(unit: Unit, descriptors: list[Descriptor], how: tuple[int, float, f
 
 
 def finish(unit: Unit) -> Slot | None:
-    """Waits for what was sent and puts the reduced values where they belong; then the unit is done.
+    """Waits for the unit's request and stores the reduced values; then the unit is done.
 
-    Returns a slot whose gradient was replaced or written meanwhile. An interrupted wait leaves the unit as it is.
+    Returns a slot whose gradient was replaced or written meanwhile, else None. An interrupted wait changes nothing.
     """
     if (as_prepared := unit.finish()) is not False:
         return None if as_prepared is True else as_prepared
@@ -167,7 +167,7 @@ def finish(unit: Unit) -> Slot | None:
 
 
 def _fill(unit: Unit) -> None:
-    """This rank gets the reduced gradient where only others had one; where no rank had one, None stays None."""
+    """Stores the reduced gradients that only other ranks had. If no rank had one, None stays None."""
     if not unit.fill:
         return
     on_any = [True] * len(unit.slots) if direct.active is not None else unit.presence.on_any_rank()

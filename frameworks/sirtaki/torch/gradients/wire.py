@@ -1,6 +1,4 @@
-"""How a gradient lies in memory, and what is sent for it: the gradient itself where possible, a compact copy
-elsewhere.
-"""
+"""How a gradient is sent: from its own memory if its layout allows that, otherwise as a compact copy."""
 
 from __future__ import annotations
 
@@ -19,10 +17,10 @@ _CHANNELS_LAST = {4: (torch.channels_last, (0, 2, 3, 1)), 5: (torch.channels_las
 
 
 def _storage_order(grad: torch.Tensor) -> tuple[int, ...] | None:
-    """The shape in the order of memory, if all ranks would notice that another one has another order; else None.
+    """The shape in the order of memory; None if ranks with another order could not be noticed by it.
 
-    A rank with a contiguous gradient says (O, I, H, W), one with channels_last says (O, H, W, I): different shapes
-    are an error on every rank. Where both are the same numbers, (64, 3, 3, 3), a difference would go unseen.
+    A rank with a contiguous gradient sends the shape (O, I, H, W), a rank with channels_last (O, H, W, I). Different
+    shapes are an error on every rank. If both have the same numbers, as (64, 3, 3, 3), nobody would see a difference.
     """
     shape = tuple(grad.shape)
     if grad.is_contiguous():
@@ -35,7 +33,7 @@ def _storage_order(grad: torch.Tensor) -> tuple[int, ...] | None:
 
 
 class Wire:
-    """One gradient on its way. `put_back` ends it: afterwards the gradient holds the reduced values."""
+    """One gradient that is being sent. After `put_back` the gradient holds the reduced values."""
 
     __slots__ = ("_compression", "_ctx", "_grad", "descriptors", "tensor")
 
@@ -64,11 +62,11 @@ class Wire:
             if not wire.is_contiguous():
                 wire = wire.contiguous()
             elif wire.data_ptr() == grad.data_ptr() and self._ctx is not None:
-                wire = wire.clone()  # a compressor that kept the memory needs it again to decompress
+                wire = wire.clone()  # the compressor may still need the same memory to decompress
         self.tensor = wire
 
     def put_back(self) -> None:
-        """Writes the reduced values into the gradient, where they are not already."""
+        """Writes the reduced values into the gradient, unless they are there already."""
         if self.tensor is self._grad:
             return
         with torch.no_grad():
@@ -80,13 +78,13 @@ Layout = tuple[torch.dtype, torch.Size, tuple[int, ...], int, int, tuple[int, ..
 
 
 class InPlace:
-    """Several gradients on their way as they are."""
+    """Several gradients that are being sent from their own memory."""
 
     __slots__ = ("descriptors", "tensors")
 
     @staticmethod
     def of(grads: Sequence[torch.Tensor], compression: type[Compressor]) -> InPlace | None:
-        """None if one of them has to be copied."""
+        """None if one of them must be copied."""
         if compression is not NoneCompressor:
             return None
         descriptors: list[Descriptor] = []
@@ -100,7 +98,7 @@ class InPlace:
 
     @staticmethod
     def again(grads: Sequence[torch.Tensor | None], layouts: Sequence[Layout]) -> InPlace | None:
-        """The same for gradients that lie as those did whose `layouts()` these are; None if one does not."""
+        """The same, quicker, for gradients with the known `layouts()`; None if one has another layout."""
         descriptors: list[Descriptor] = []
         for grad, (dtype, size, stride, device, number, shape) in zip(grads, layouts, strict=True):
             if grad is None or grad.is_sparse or grad.dtype != dtype or grad.shape != size or grad.stride() != stride:
@@ -116,7 +114,7 @@ class InPlace:
         self.descriptors = descriptors
 
     def layouts(self) -> list[Layout]:
-        """What is the same at every step of most programs, and takes longer to find out than to compare."""
+        """The layouts. Most programs have the same ones at every step, and comparing is quicker than finding them."""
         found = zip(self.tensors, self.descriptors, strict=True)
         return [
             (grad.dtype, grad.shape, grad.stride(), device, number, shape)
@@ -124,7 +122,7 @@ class InPlace:
         ]
 
     def put_back(self) -> None:
-        """Nothing: they were reduced where they lie."""
+        """Does nothing: the gradients were reduced in their own memory."""
 
 
 def _is_dense(grad: torch.Tensor) -> bool:
@@ -133,13 +131,13 @@ def _is_dense(grad: torch.Tensor) -> bool:
 
 
 class FlatWire:
-    """Several gradients on their way as one tensor of another dtype: one launch casts all, one brings them back."""
+    """Several gradients that are sent as one tensor of another dtype. One kernel launch casts all of them."""
 
     __slots__ = ("_grads", "_number", "_parts", "_views", "descriptors", "tensors")
 
     @staticmethod
     def of(grads: Sequence[torch.Tensor], compression: type[Compressor]) -> FlatWire | None:
-        """None unless all of them are cast by the compression, and lie in some order of dimensions without gaps."""
+        """None unless the compression casts all of them, and each is contiguous or channels_last."""
         if not (isinstance(compression, type) and issubclass(compression, CastCompressor)):
             return None
         suit = all(g.dtype.is_floating_point and g.dtype != compression.wire and _is_dense(g) for g in grads)
@@ -150,7 +148,7 @@ class FlatWire:
         flat = torch.empty(sum(g.numel() for g in grads), dtype=compression.wire, device=grads[0].device)
         self.tensors = [flat]
         self._views: list[torch.Tensor] = []
-        self._parts: list[tuple[int, int, int]] = []  # where kernels of ours cast: gradient, place in flat, elements
+        self._parts: list[tuple[int, int, int]] = []  # for our own kernels: address of gradient, of its part, elements
         address, self._number = flat.data_ptr(), DTYPE_NUMBERS[compression.wire]
         if has_kernels(flat) and len({grad.dtype for grad in grads}) == 1:
             place = address
@@ -161,8 +159,8 @@ class FlatWire:
             starts = itertools.accumulate((grad.numel() for grad in grads), initial=0)
             self._views = [flat.as_strided(g.shape, g.stride(), start) for g, start in zip(grads, starts, strict=False)]
         self._cast(to_wire=True)
-        # Ranks whose gradients lie in other orders would add up what does not belong together. The second tensor has no
-        # elements, but a shape that tells such ranks apart.
+        # Ranks whose gradients have other layouts would sum elements that do not belong together. The second tensor has
+        # no elements, but its shape differs between such ranks, which is an error on every rank.
         layout = zlib.crc32(repr([(grad.shape, grad.stride()) for grad in grads]).encode())
         shapes = ((flat.numel(),), (0, layout))
         self.descriptors: list[Descriptor] = [
@@ -190,7 +188,7 @@ _kernels: dict[int, bool] = {}  # by GPU
 
 
 def has_kernels(tensor: torch.Tensor) -> bool:
-    """Whether kernels of ours can cast this tensor."""
+    """Whether Sirtaki's own kernels can cast this tensor."""
     if not tensor.is_cuda:
         return False
     device = tensor.get_device()

@@ -1,4 +1,4 @@
-"""Names of calls; the checks of other arguments are those of every framework."""
+"""Names of calls. Other arguments are checked by the functions for all frameworks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ __all__ = ["checked_root", "names", "reduction"]
 def names(verb: str, name: str | None, process_set: int) -> tuple[str, str]:
     """(name of the call, name of its gradient's call), both without the verb.
 
-    The gradient is named after its forward call, so that backward passes may run in another order on each rank. In a
-    compiled graph a nameless call stays nameless both ways: the graph is traced once but runs many times.
+    The gradient's name is made from the forward call's name. So backward may run in another order on each rank. In a
+    compiled graph an unnamed call and its gradient stay unnamed: the graph is traced once but runs many times.
     """
     if name is not None:
         if not torch.compiler.is_compiling():

@@ -1,10 +1,10 @@
-"""The differentiable form of each verb, as torch operators: autograd and torch.compile see them whole.
+"""The differentiable form of each verb, as a torch operator: autograd and torch.compile see one operator.
 
 Which gradient. Let L_r be the loss on rank r, M their mean over the P ranks of the process set, and x one rank's input.
-These are Horovod's gradients, which programs rely on; they are not all of one kind:
+These are Horovod's gradients, on which programs rely; they follow three different rules:
 
-* allreduce (Average, Sum), alltoall: d(L_0 + ... + L_{P-1})/dx = P * dM/dx. Averaged over ranks afterwards, as
-  DistributedOptimizer does with the gradients of parameters, this gives exactly the gradient of the mean loss.
+* allreduce (Average, Sum), alltoall: d(L_0 + ... + L_{P-1})/dx = P * dM/dx. DistributedOptimizer then averages the
+  gradients of parameters over the ranks, which gives exactly the gradient of the mean loss.
 * allgather, broadcast: dM/dx itself.
 * reducescatter (Average, Sum): P * d(L_0 + ... + L_{P-1})/dx = P * P * dM/dx.
 
@@ -97,7 +97,7 @@ def _save_allgather(ctx, inputs, output) -> None:
 
 
 def _grouped_allgather_backward(ctx, grads: list[Tensor]):
-    """The average of the gradients, of which each rank keeps the rows that it contributed."""
+    """Averages the gradients; each rank keeps the rows that it contributed."""
     reduction = (int(Average), 1.0, 1.0, ctx.group)
     summed = grouped_allreduce([g.contiguous() for g in grads], ctx.name, _next(ctx.name), *reduction)
     rows = torch.tensor([ctx.rows], dtype=torch.int64)
@@ -155,7 +155,7 @@ def _save_alltoall(ctx, inputs, output) -> None:
 
 
 def _alltoall_backward(ctx, grad: Tensor, _unused: Tensor):
-    """Rows go back where they came from; rows that were not sent have no gradient."""
+    """Each row returns to its sender; rows that were not sent have a zero gradient."""
     (received,) = ctx.saved_tensors
     result, _ = alltoall(grad.contiguous(), received.tolist(), ctx.name, _next(ctx.name), ctx.group)
     unsent = ctx.rows - result.shape[0]

@@ -1,4 +1,4 @@
-"""Integer handles of asynchronous calls: `poll` asks, `synchronize` waits and gives the result."""
+"""Integer handles of asynchronous calls: `poll` checks whether a call is done, `synchronize` waits for its result."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Finish = Callable[[Any], Any]
 
 
 class Handle(int):
-    """The number of an asynchronous call. Without it nobody can wait for the call, which then ends by itself."""
+    """The number of an asynchronous call. If the program drops it, the call still completes, but its result is lost."""
 
     __slots__ = ()
 
     def __del__(self) -> None:
-        if _pending is not None:  # None: the interpreter ends
+        if _pending is not None:  # None while the interpreter ends
             _pending.pop(self, None)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return int, (int(self),)  # a copy does not stand for the call
+        return int, (int(self),)  # a copy is a plain number, whose end must not drop the call
 
 
 _numbers = itertools.count(1)
@@ -32,7 +32,7 @@ _pending: dict[int, tuple[Any, Finish, Sequence[Descriptor]]] = {}
 
 
 def submit(verb: str, name: str, tensors: Sequence[Descriptor], finish: Finish, **options: Any) -> int:
-    """Queues one request. name: "" to let the core number it. finish(work) makes the result once the work is done."""
+    """Queues one request. name: "" if the core is to number it. finish(work) makes the result when the work is done."""
     full_name = f"{verb}.{name}" if name else ""
     stream = stream_of(tensors) or 0
     work = core.submit(core.VERBS[verb], full_name, tensors, site=call_site(), stream=stream, **options)
@@ -40,14 +40,14 @@ def submit(verb: str, name: str, tensors: Sequence[Descriptor], finish: Finish, 
 
 
 def register(work: Any, finish: Finish, tensors: Sequence[Descriptor]) -> int:
-    """A handle for what has been submitted."""
+    """A handle for a submitted request."""
     handle = Handle(next(_numbers))
     _pending[int(handle)] = (work, finish, tensors)
     return handle
 
 
 def poll(handle: int) -> bool:
-    """Whether synchronize(handle) would return at once. ValueError for a handle that is unknown or already finished."""
+    """Whether synchronize(handle) would return at once. ValueError if the handle is unknown or synchronized already."""
     entry = _pending.get(handle)
     if entry is None:
         raise ValueError(f"handle {handle!r} is not pending: it is unknown, or synchronize() has been called with it")
@@ -55,11 +55,11 @@ def poll(handle: int) -> bool:
 
 
 def synchronize(handle: int) -> Any:
-    """Waits for an asynchronous call and returns its result; None if the handle is unknown or already finished.
+    """Waits for an asynchronous call and returns its result; None if the handle is unknown or was synchronized already.
 
-    On a GPU it returns when everything is queued, and the current stream waits for the results: what the program
-    queues there from now on sees them, and the host goes on.
-    Raises ValueError or SirtakiInternalError if the call failed; the handle is finished then as well.
+    On a GPU it returns when all work is queued. The current stream waits for the results, so work that the program
+    queues there afterwards sees them; the host does not wait.
+    ValueError or SirtakiInternalError if the call failed; the handle is then no longer valid.
     """
     if isinstance(handle, bool) or not isinstance(handle, int):
         raise ValueError(f"handle must be an integer that an asynchronous call returned, got {handle!r}")
@@ -70,7 +70,7 @@ def synchronize(handle: int) -> Any:
     try:
         work.wait(stream_of(tensors))
     except KeyboardInterrupt:
-        raise  # still running: the handle stays good
+        raise  # the call still runs: the handle stays valid
     except BaseException:
         _pending.pop(handle, None)
         raise

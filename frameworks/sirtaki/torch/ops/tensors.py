@@ -1,4 +1,4 @@
-"""What the core needs to know of a torch tensor, and torch tensors made from what the core gives back."""
+"""Describes torch tensors to the core, and makes torch tensors from the core's results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOST = -1
 DTYPE_NUMBERS: dict[torch.dtype, int] = {
     getattr(torch, name): number for name, number in core.DTYPES.items() if hasattr(torch, name)
 }
-# What the core has no number for, and how its elements travel: as so many of another dtype.
+# Dtypes without a number in the core: each element is sent as so many elements of another dtype.
 _PARTS: dict[torch.dtype, tuple[torch.dtype, int]] = {
     torch.complex32: (torch.float16, 2),
     torch.complex64: (torch.float32, 2),
@@ -39,7 +39,7 @@ def device_number(tensor: torch.Tensor) -> int:
 
 
 def check_tensor(tensor: Any, what: str = "tensor") -> int:
-    """The dtype number of a tensor that the core can read; ValueError with what is wrong otherwise."""
+    """The dtype number of the tensor. ValueError with the reason if the core cannot read it."""
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"{what} must be a torch.Tensor, got {_shown(tensor)}")
     if tensor.layout is not torch.strided:
@@ -60,7 +60,7 @@ def check_tensor(tensor: Any, what: str = "tensor") -> int:
 
 
 def check_tensors(tensors: Any) -> list[torch.Tensor]:
-    """The tensors of a grouped call as a list; ValueError if there is none or one is no tensor the core can read."""
+    """The tensors of a grouped call as a list. ValueError if it is empty or the core cannot read one of them."""
     if isinstance(tensors, torch.Tensor) or not hasattr(tensors, "__iter__"):
         raise ValueError(f"a grouped call takes a list of tensors, got {_shown(tensors)}")
     listed = list(tensors)
@@ -76,7 +76,7 @@ def check_tensors(tensors: Any) -> list[torch.Tensor]:
 
 
 def describe(tensor: torch.Tensor, output: torch.Tensor | None) -> Descriptor:
-    """Checks the tensor; output None means that the core allocates the result."""
+    """Checks the tensor. output: where the result goes; None if the core allocates it."""
     number = check_tensor(tensor)
     address = tensor.data_ptr()
     out = 0 if output is None else output.data_ptr()
@@ -87,7 +87,7 @@ def describe(tensor: torch.Tensor, output: torch.Tensor | None) -> Descriptor:
 
 
 def check_reducible(tensor: torch.Tensor, op: int) -> None:
-    """ValueError for an operation that pairs of real numbers, or bytes, cannot stand for."""
+    """ValueError if the dtype is sent as another one for which the operation would give a wrong result."""
     if tensor.dtype not in _PARTS:
         return
     if not tensor.dtype.is_complex:
@@ -97,18 +97,18 @@ def check_reducible(tensor: torch.Tensor, op: int) -> None:
 
 
 def result_shape(shape: Sequence[int], like: torch.Tensor) -> tuple[int, ...]:
-    """Of a result of this tensor's dtype, from the shape as the core has it."""
+    """The shape of a result with the dtype of `like`. shape: the core's shape, which counts parts of elements."""
     parts = _PARTS[like.dtype][1] if like.dtype in _PARTS else 1
     return tuple(shape) if parts == 1 else tuple(shape)[:-1]
 
 
 def empty_result(tensor: torch.Tensor) -> torch.Tensor:
-    """Memory for a result of the same shape, which no gradient refers to."""
+    """Memory for a result of the same shape, without a gradient."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
 
 
 def from_buffer(buffer: Any, shape: Sequence[int], like: torch.Tensor) -> torch.Tensor:
-    """A tensor over bytes of the host that the core allocated, without a copy."""
+    """A tensor that uses the core's host memory, without a copy."""
     if buffer is None or len(buffer) == 0:
         return torch.empty(result_shape(shape, like), dtype=like.dtype)
     return torch.frombuffer(buffer, dtype=torch.uint8).view(like.dtype).reshape(result_shape(shape, like))

@@ -1,7 +1,7 @@
 """One submission for each verb, on checked arguments, without gradients. Each returns a handle for `synchronize`.
 
-`name` has no verb in front; "" lets the core number the call. `reduction` is (op, prescale, postscale, process set id).
-`awaited`: the caller synchronizes at once, so that the engine need not be woken.
+`name`: without the verb; "" if the core is to number the call. `reduction`: (op, prescale, postscale, process set id).
+`awaited`: the caller synchronizes at once, so the core does not wake the engine's thread.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _as_they_are(results: Results) -> Results:
 def _submit_allreduce(
     tensors: Sequence[torch.Tensor], results: Results, name: str, reduction: Reduction, awaited: bool
 ) -> tuple[Any, list[Descriptor]]:
-    """Short, since most of what a small tensor waits for is Python."""
+    """Kept short: for a small tensor Python takes most of the time."""
     described = list(map(describe, tensors, results))
     op, prescale, postscale, group = reduction
     for tensor in tensors:
@@ -63,7 +63,7 @@ def _submit_allreduce(
 def allreduce(
     tensors: Sequence[torch.Tensor], name: str, reduction: Reduction, outputs: Sequence[torch.Tensor] | None = None
 ) -> Results:
-    """start_allreduce and synchronize in one."""
+    """start_allreduce() and synchronize() in one call."""
     results = tuple(map(empty_result, tensors)) if outputs is None else tuple(outputs)
     work, described = _submit_allreduce(tensors, results, name, reduction, True)
     work.wait(stream_of(described))
@@ -77,7 +77,7 @@ def start_allreduce(
     outputs: Sequence[torch.Tensor] | None = None,
     convert: Convert = _as_they_are,
 ) -> int:
-    """Several tensors are one unit. outputs: where to write, by default new memory. Result: tuple of the outputs."""
+    """All tensors are one request. outputs: for the results, by default new tensors. Result: tuple of the outputs."""
     results = tuple(map(empty_result, tensors)) if outputs is None else tuple(outputs)
     work, described = _submit_allreduce(tensors, results, name, reduction, False)
     return register(work, lambda work: convert(results), described)
@@ -86,7 +86,7 @@ def start_allreduce(
 def start_broadcast(
     tensor: torch.Tensor, output: torch.Tensor, root: int, name: str, group: int, awaited: bool = False
 ) -> int:
-    """Result: the output, which may be the tensor itself."""
+    """Result: the output. It may be the same tensor as the input."""
     return submit(
         "broadcast",
         name,
@@ -102,7 +102,7 @@ def start_broadcast(
 def _start_sized_by_all(
     verb: str, tensors: Sequence[torch.Tensor], name: str, finish: Callable[[Any, Results], Any], **options: Any
 ) -> int:
-    """A call whose results have sizes that only the ranks together know. finish(work, results) makes its result."""
+    """A call whose result sizes depend on all ranks. finish(work, results) makes its result."""
     likes = tuple(tensors)
     described = [describe(t, None) for t in likes]
     if likes and likes[0].device.type != "cpu":
@@ -163,11 +163,11 @@ def start_alltoall(tensor: torch.Tensor, splits: Sequence[int], name: str, group
 
 
 def join(device: int = -1) -> int:
-    """Blocks until every rank has called it; the last one's rank. device: the GPU for the others' GPU tensors."""
+    """Blocks until every rank has called it. Returns the last caller. device: the GPU for allreduces of the others."""
     if device < 0 and torch.cuda.is_initialized():
         device = torch.cuda.current_device()
     core.set_usual_gpu(device)
     work = core.submit(core.VERBS["join"], "", [], site=call_site(), awaited=True)
     work.wait()
-    call_numbers.reset()  # as the core does with its own numbers: ranks have made unequal numbers of calls
+    call_numbers.reset()  # ranks have made different numbers of calls; the core resets its numbers, too
     return work.value()

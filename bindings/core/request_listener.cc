@@ -1,4 +1,4 @@
-#include "outside.h"
+#include "request_listener.h"
 
 #include <dlfcn.h>
 #include <poll.h>
@@ -105,8 +105,8 @@ bool signal_is_free(int number) {
   return action.sa_handler == SIG_DFL || is_ours(action) || is_mpis(action.sa_handler);
 }
 
-Outside::Outside(std::shared_ptr<Engine> engine, int line, bool takes_usr1)
-    : engine_(std::move(engine)), line_(line), takes_usr1_(takes_usr1) {
+RequestListener::RequestListener(std::shared_ptr<Engine> engine, int launcher, bool takes_usr1)
+    : engine_(std::move(engine)), launcher_(launcher), takes_usr1_(takes_usr1) {
   if (event.load() < 0) event = eventfd(0, EFD_CLOEXEC);
   owner = getpid();
   if (takes_usr1) install();
@@ -118,7 +118,7 @@ Outside::Outside(std::shared_ptr<Engine> engine, int line, bool takes_usr1)
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
-Outside::~Outside() {
+RequestListener::~RequestListener() {
   uninstall();
   if (::write(event.load(), &kEnd, sizeof(kEnd)) < 0) {
     thread_.detach();
@@ -127,12 +127,12 @@ Outside::~Outside() {
   thread_.join();
 }
 
-void Outside::run() {
-  pthread_setname_np(pthread_self(), "sirtaki-outside");
-  std::array<pollfd, 2> sources = {{{event.load(), POLLIN, 0}, {line_, POLLIN, 0}}};
+void RequestListener::run() {
+  pthread_setname_np(pthread_self(), "sirtaki-listen");
+  std::array<pollfd, 2> sources = {{{event.load(), POLLIN, 0}, {launcher_, POLLIN, 0}}};
   while (true) {
     if (poll(sources.data(), sources.size(), -1) < 0 && errno != EINTR) return;
-    if ((sources[1].revents != 0) && !on_line()) sources[1].fd = -1;
+    if ((sources[1].revents != 0) && !on_launcher()) sources[1].fd = -1;
     if ((sources[0].revents & POLLIN) == 0) continue;
     std::uint64_t count = 0;
     if (read(event.load(), &count, sizeof(count)) < 0) continue;
@@ -141,34 +141,34 @@ void Outside::run() {
   }
 }
 
-void Outside::on_signal() {
+void RequestListener::on_signal() {
   const std::string who = "rank " + std::to_string(engine_->topology().rank);
-  write_all("sirtaki: how the job stands at " + time_of_day(wall_clock()) + ", as SIGUSR1 asked " + who + ":\n" +
+  write_all("sirtaki: status of the job at " + time_of_day(wall_clock()) + ", requested by SIGUSR1 to " + who + ":\n" +
             engine_->job_status() + "\n");
 }
 
 // Passes on a signal from the launcher, unless the program has no handler and would die of it. MPI may have replaced
 // the program's handler for SIGUSR1 by its own, which calls the program's.
-void Outside::pass_on(int number) {
+void RequestListener::pass_on(int number) {
   const bool has_handler = number == SIGUSR1 && !takes_usr1_;
   if (has_handler || !signal_is_free(number)) {
     kill(getpid(), number);
     return;
   }
   const std::array<char, 2> answer = {'S', static_cast<char>(number)};
-  send(line_, answer.data(), answer.size(), MSG_NOSIGNAL);
+  send(launcher_, answer.data(), answer.size(), MSG_NOSIGNAL);
 }
 
 // False if the launcher has ended.
-bool Outside::on_line() {
+bool RequestListener::on_launcher() {
   std::string message(kLongestWord, '\0');
-  const ssize_t count = recv(line_, message.data(), message.size(), MSG_DONTWAIT);
+  const ssize_t count = recv(launcher_, message.data(), message.size(), MSG_DONTWAIT);
   if (count < 0) return errno == EAGAIN || errno == EINTR;
   if (count == 0) return false;
   message.resize(static_cast<std::size_t>(count));
   if (message[0] == 'A') {
     const std::string answer = "P" + engine_->report();
-    send(line_, answer.data(), std::min(answer.size(), kLongestAnswer), MSG_NOSIGNAL);
+    send(launcher_, answer.data(), std::min(answer.size(), kLongestAnswer), MSG_NOSIGNAL);
   } else if (message[0] == 'S' && message.size() == 2) {
     pass_on(message[1]);
   } else if (message[0] == 'F') {

@@ -10,25 +10,26 @@
 
 namespace sirtaki {
 
-// Whether the program has no handler for this signal. If SIGUSR1 is free, an Outside handles it during its life.
+// Whether the program has no handler for this signal. If SIGUSR1 is free, an RequestListener handles it during its
+// life.
 bool signal_is_free(int number);
 
-class Outside {
+class RequestListener {
  public:
-  // line: a descriptor owned by the caller, -1 for none (frameworks/sirtaki/job/supervisor_link.py). takes_usr1: the
-  // result of signal_is_free(SIGUSR1) before MPI was initialised.
-  Outside(std::shared_ptr<Engine> engine, int line, bool takes_usr1);
+  // launcher: a descriptor owned by the caller, -1 for none (frameworks/sirtaki/job/supervisor_link.py). takes_usr1:
+  // the result of signal_is_free(SIGUSR1) before MPI was initialised.
+  RequestListener(std::shared_ptr<Engine> engine, int launcher, bool takes_usr1);
   // If the program has replaced our handler by its own, that one stays.
-  ~Outside();
+  ~RequestListener();
 
  private:
   void run();
-  bool on_line();
+  bool on_launcher();
   void on_signal();
   void pass_on(int number);
 
   std::shared_ptr<Engine> engine_;
-  int line_;
+  int launcher_;
   bool takes_usr1_;
   std::thread thread_;
 };
