@@ -52,9 +52,10 @@ TENSORFLOW = tuple(
 PYTHON = {  # packages in frameworks/, and modules that stand below their package; the lowest first
     "sirtaki/host": (),
     "sirtaki/starters": ("sirtaki/host",),
-    "sirtaki": ("sirtaki/host", "sirtaki/starters"),  # with checks, job and libraries
+    "sirtaki/timing/steps": (),
+    "sirtaki": ("sirtaki/host", "sirtaki/starters", "sirtaki/timing/steps"),  # with checks, job, libraries and timing
     "sirtaki/launch/protocol": ("sirtaki/host", "sirtaki/starters"),
-    "sirtaki/launch/command_line": ("sirtaki/starters", "sirtaki/launch/protocol"),
+    "sirtaki/launch/command_line": ("sirtaki/starters", "sirtaki/timing/steps", "sirtaki/launch/protocol"),
     "sirtaki/launch/remote": ("sirtaki/host", "sirtaki/starters", "sirtaki/launch/protocol"),
     "sirtaki/launch/worker": ("sirtaki/host", "sirtaki/starters", "sirtaki/launch/protocol"),
     "sirtaki/launch/job": ("sirtaki/host", "sirtaki/starters", "sirtaki/launch/protocol", "sirtaki/launch/remote"),
@@ -87,6 +88,7 @@ ENVIRONMENT = {
     "frameworks/sirtaki/libraries/mpi_library.py",
     "frameworks/sirtaki/checks/parameter_check.py",
     "frameworks/sirtaki/runtime.py",
+    "frameworks/sirtaki/timing/settings.py",
     "frameworks/sirtaki/libraries/mpi_settings.py",
     "frameworks/sirtaki/job/starter_line.py",
     "frameworks/sirtaki/starters/__init__.py",

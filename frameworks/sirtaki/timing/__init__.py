@@ -1,0 +1,1 @@
+"""Where the time of a job goes: the timeline and the tuner."""
