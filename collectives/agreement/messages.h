@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "agreement/failure_cause.h"
 #include "agreement/rank_status.h"
 #include "base/error.h"
-#include "base/failure_cause.h"
 #include "base/serialization.h"
 #include "base/types.h"
 

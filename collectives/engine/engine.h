@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/failure_cause.h"
+#include "agreement/failure_cause.h"
 #include "base/topology.h"
 #include "engine/engine_lock.h"
 #include "engine/failure_state.h"

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <optional>
 
-#include "base/failure_cause.h"
+#include "agreement/failure_cause.h"
 
 namespace sirtaki {
 

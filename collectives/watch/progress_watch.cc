@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "agreement/failure_cause.h"
 #include "base/error.h"
-#include "base/failure_cause.h"
 
 namespace sirtaki {
 namespace {

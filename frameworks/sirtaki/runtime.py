@@ -12,7 +12,7 @@ from typing import Any
 from sirtaki import process_sets, starters
 from sirtaki.checks import call_numbers, gradient_kinds, parameter_check
 from sirtaki.host import segments
-from sirtaki.job import arrival, children, ending, stacks, starter_line, supervisor_link
+from sirtaki.job import arrival, children, ending, stacks, starter_socket, supervisor_link
 from sirtaki.libraries import gpu_libraries, mpi_library, mpi_settings
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, bind_existing, bind_global, register_at_init, unbind_all
@@ -86,12 +86,12 @@ def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
     timeline.before_init()
     libraries = _mpi_libraries()
     core.set_gpu_libraries(gpu_libraries.nccl(), gpu_libraries.nvrtc())
-    starter_line.leave_outer_job()
+    starter_socket.leave_outer_job()
     arrival.claim()
     limit = core.start_timeout()
     line = supervisor_link.join(limit)
     try:
-        starter_line.restore()
+        starter_socket.restore()
         _refuse_other_mpi(libraries)
         mpi_settings.adapt_to_host()
         # A launcher knows better which ranks are missing.

@@ -414,9 +414,9 @@ void check_all_allreduces(Suite& suite) {
   }
 }
 
-void check_plan_barriers(Suite& suite) {
+void check_plan_barriers(Suite& suite, const std::vector<Counts>& batches = {{}, {3}, {0, 1, 40, 400}, {700'001, 11}}) {
   const Reduction reduction{DType::kFloat32, ReduceOp::kSum, 0.5, 0.25};
-  for (const Counts& counts : {Counts{}, Counts{3}, Counts{0, 1, 40, 400}, Counts{700'001, 11}}) {
+  for (const Counts& counts : batches) {
     suite.pass_plan_barrier(reduction, counts, -1);
     for (int absent = 0; absent < suite.size; ++absent) suite.pass_plan_barrier(reduction, counts, absent);
     suite.pass_plan_barrier(reduction, counts, -1);
@@ -457,6 +457,17 @@ void check_plane_briefly(DataPlane& plane, int rank, int size) {
   suite.broadcast(size - 1, 4, {5, 700'001, 11, 0, 6});
   for (const int shift : {0, 1}) suite.allgather(2, suite.spread(40'001, shift));
   suite.alltoall(8, 20'001);
+}
+
+void check_plane_on_many_ranks(DataPlane& plane, int rank, int size) {
+  Suite suite{plane, rank, size};
+  check_answers(plane);
+  check_reductions(suite, {{1, 1}});
+  suite.allreduce({DType::kFloat32, ReduceOp::kSum, 1, 0.25}, {5, 30'011, 0, 7});
+  check_plan_barriers(suite, {{0, 1, 40, 400}});
+  suite.broadcast(size - 1, 4, {5, 20'001, 0, 6});
+  for (const int shift : {0, 1}) suite.allgather(2, suite.spread(1'001, shift));
+  suite.alltoall(8, 501);
 }
 
 void check_allreduce_plane(DataPlane& plane, int rank, int size) {

@@ -9,8 +9,11 @@ namespace sirtaki::contract {
 // Up to 4 ranks.
 void check_plane(DataPlane& plane, int rank, int size);
 
-// Every verb, dtype and op, with less of everything. Up to 8 ranks.
+// Every verb, dtype and op, with less of everything.
 void check_plane_briefly(DataPlane& plane, int rank, int size);
+
+// The same with small tensors; up to 8 ranks.
+void check_plane_on_many_ranks(DataPlane& plane, int rank, int size);
 
 // A plane that only allreduces; up to 6 ranks.
 void check_allreduce_plane(DataPlane& plane, int rank, int size);

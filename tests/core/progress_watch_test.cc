@@ -3,7 +3,7 @@
 
 #include <doctest/doctest.h>
 
-#include "base/failure_cause.h"
+#include "agreement/failure_cause.h"
 #include "expect.h"
 
 namespace sirtaki::testing {

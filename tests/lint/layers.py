@@ -90,7 +90,7 @@ ENVIRONMENT = {
     "frameworks/sirtaki/runtime.py",
     "frameworks/sirtaki/timing/settings.py",
     "frameworks/sirtaki/libraries/mpi_settings.py",
-    "frameworks/sirtaki/job/starter_line.py",
+    "frameworks/sirtaki/job/starter_socket.py",
     "frameworks/sirtaki/starters/__init__.py",
     "frameworks/sirtaki/job/supervisor_link.py",
     *(f"frameworks/sirtaki/launch/{name}.py" for name in ("check", "command", "command_line/options", "function_job")),

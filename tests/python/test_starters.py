@@ -103,13 +103,13 @@ def test_descriptors_that_do_not_lead_to_a_starter():
     """A closed descriptor, a file, a socket of this process's own; a socket of its parent's making is one."""
     code = """
 import os, socket, sys
-from sirtaki.starters import line
+from sirtaki.starters import inherited_socket
 inherited, closed = map(int, sys.argv[1:])
 own, _ = socket.socketpair()
 network = socket.socket()
 with open(os.devnull) as file:
-    print([line.peer(number) for number in (closed, file.fileno(), own.fileno(), network.fileno())])
-print(line.peer(inherited) == os.getppid(), line.described(closed))
+    print([inherited_socket.peer(number) for number in (closed, file.fileno(), own.fileno(), network.fileno())])
+print(inherited_socket.peer(inherited) == os.getppid(), inherited_socket.described(closed))
 """
     ours, theirs = socket.socketpair()
     with ours, theirs:

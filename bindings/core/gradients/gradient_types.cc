@@ -187,7 +187,7 @@ PyGetSetDef unit_attributes[] = {
     {"prepared", prepared_of, set_prepared, nullptr, nullptr},
     {},
 };
-PyMethodDef slot_methods[] = {{"is_unreduced", slot_is_unsettled, METH_NOARGS, nullptr}, {}};
+PyMethodDef slot_methods[] = {{"is_unsettled", slot_is_unsettled, METH_NOARGS, nullptr}, {}};
 PyGetSetDef slot_attributes[] = {{"unit", unit_of, set_unit, nullptr, nullptr}, {}};
 PyMethodDef unit_methods[] = {
     {"changed", changed_since, METH_NOARGS, nullptr}, {"finish", finish_unit, METH_NOARGS, nullptr},

@@ -328,7 +328,7 @@ bool sleeps(const GradientSlot* slot) {
 }
 
 // The optimizer skips a parameter without a gradient.
-bool is_unreduced(const GradientSlot* slot) {
+bool is_unsettled(const GradientSlot* slot) {
   const py::object gradient = gradient_of(slot);
   return !gradient.is_none() && !holds_reduced(slot, gradient);
 }
@@ -337,7 +337,7 @@ bool is_unreduced(const GradientSlot* slot) {
 
 PyObject* slot_is_unsettled(PyObject* self, PyObject*) {
   try {
-    return PyBool_FromLong(is_unreduced(as<GradientSlot>(self)));
+    return PyBool_FromLong(is_unsettled(as<GradientSlot>(self)));
   } catch (...) {
     return raised();
   }
@@ -351,7 +351,7 @@ bool same_parameters(const py::tuple& slots, const py::list& groups) {
 py::object first_unsettled(const py::tuple& slots, const py::list& groups) {
   GradientSlot* unsettled = nullptr;
   const bool same = visit_parameters(slots, groups, [&](GradientSlot* slot) {
-    if (unsettled == nullptr && is_unreduced(slot)) unsettled = slot;
+    if (unsettled == nullptr && is_unsettled(slot)) unsettled = slot;
     return true;
   });
   if (!same) return py::bool_(true);

@@ -57,7 +57,7 @@ def _connect() -> bool:
     return True
 
 
-def take_starter_line() -> int | None:
+def take_starter_socket() -> int | None:
     """A new descriptor of MPI's socket to its starter, from the supervisor, which has it open. None without a launcher.
     SirtakiInternalError if the job has failed meanwhile.
     """

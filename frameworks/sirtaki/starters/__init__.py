@@ -10,7 +10,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping
 
-from sirtaki.starters import line
+from sirtaki.starters import inherited_socket
 from sirtaki.starters.alone import Alone
 from sirtaki.starters.hydra import Hydra
 from sirtaki.starters.openmpi import OpenMpi, OpenMpi5
@@ -66,7 +66,7 @@ def job(environ: Mapping[str, str] = os.environ) -> str:
 def started_as(environ: Mapping[str, str] = os.environ) -> str:
     """Differs if another starter, called inside a rank, has started this process; "" if unknown."""
     variable, number = descriptor(environ)
-    return line.identity(number) if variable and line.peer(number) is not None else job(environ)
+    return inherited_socket.identity(number) if variable and inherited_socket.peer(number) is not None else job(environ)
 
 
 def variable_of_other_mpi(version: Callable[[], str], environ: Mapping[str, str] = os.environ) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from sirtaki.host import processes
-from sirtaki.starters import line
+from sirtaki.starters import inherited_socket
 from sirtaki.starters.starter import Starter, is_number, number
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Hydra(Starter):
         return f"HYDRA {found.group(1)}" if found else super().described(version)
 
     def job(self, environ: Mapping[str, str]) -> str:
-        process = line.peer(number(environ, "PMI_FD")) if is_number(environ, "PMI_FD") else None
+        process = inherited_socket.peer(number(environ, "PMI_FD")) if is_number(environ, "PMI_FD") else None
         return f"{process}-{processes.start_time(process)}" if process else ""
 
     def command(self, program: str, request: Request) -> list[str]:

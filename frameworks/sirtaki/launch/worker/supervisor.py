@@ -16,10 +16,10 @@ from sirtaki.host.signals import PASSED_ON
 from sirtaki.launch.protocol import channel
 from sirtaki.launch.protocol.spec import Spec
 from sirtaki.launch.worker import program, program_signals, rank_link
+from sirtaki.launch.worker.launcher_connection import LauncherConnection
+from sirtaki.launch.worker.output import ProgramOutput
 from sirtaki.launch.worker.program_signals import ProgramSignals, Warnings
 
-_READ_BYTES = 1 << 16
-_HELD_BYTES = 1 << 19  # if more output than this waits for the launcher, the program waits
 _ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 # Seconds before the program is asked to end. After MPI_Abort of this rank, it needs them to exit with its own code.
 # And a scheduler's signal to all processes may arrive here a little later than at the launcher.
@@ -48,12 +48,15 @@ class Supervisor:
         self._signals = ProgramSignals()
         self._warnings = Warnings()
         self._rank = rank
-        self._connection: socket.socket | None = connection
-        self._outgoing = bytearray()
-        self._incoming = channel.Frames()
         self._selector = selectors.PollSelector()
-        self._pipes: dict[int, tuple[int, int]] = {}  # read end -> (kind of frame, file of --output-filename or -1)
-        self._reading = True
+        self._launcher = LauncherConnection(
+            self._selector,
+            connection,
+            self._on_frame,
+            self._on_launcher_gone,
+            lambda full: self._output.set_paused(full),
+        )
+        self._output = ProgramOutput(self._selector, spec, rank, self._launcher.send, lambda: self._line.drain())
         self._child = 0
         self._lost = 0  # the rank's process if it ended without a report
         self._exit_code: int | None = None
@@ -75,14 +78,10 @@ class Supervisor:
 
     def run(self) -> int:
         """Runs until the program and all its processes have ended and its output is delivered. Returns an exit code."""
-        connection = self._connection
-        assert connection is not None
-        connection.setblocking(False)
-        self._selector.register(connection, selectors.EVENT_READ, self._on_connection)
         wake = self._watch_signals()
         self._selector.register(wake, selectors.EVENT_READ, self._on_signal)
         self._selector.register(self._outer, selectors.EVENT_READ, self._on_outer)
-        self._send(channel.HELLO, {"rank": self._rank, "host": channel.own_host_name(), "pid": os.getpid()})
+        self._launcher.send(channel.HELLO, {"rank": self._rank, "host": channel.own_host_name(), "pid": os.getpid()})
         self._start()
         while not self._finished():
             self._wait()
@@ -110,26 +109,14 @@ class Supervisor:
             self._exit_code, self._clean = 1, True
             self._leave_at = time.monotonic() + _LINGERS
             text = f"the program was not started: {_words(error)}"
-            self._send(channel.CAUSE, {"kind": "early exit", "text": text, "time": time.time(), "code": 1})
-            self._send(channel.EXIT, {"code": 1, "ended": False, "asked": False, "lost": False})
+            self._launcher.send(channel.CAUSE, {"kind": "early exit", "text": text, "time": time.time(), "code": 1})
+            self._launcher.send(channel.EXIT, {"code": 1, "ended": False, "asked": False, "lost": False})
 
     def _start_program(self) -> None:
-        files = [self._output_file(name) for name in ("stdout", "stderr")]
+        self._output.open_files()
         self._child, out, err = program.start(self._spec, self._line.name)
-        for pipe, kind, file in ((out, channel.OUT, files[0]), (err, channel.ERR, files[1])):
-            self._pipes[pipe] = (kind, file)
-            self._selector.register(pipe, selectors.EVENT_READ, self._on_pipe)
-
-    def _output_file(self, name: str) -> int:
-        if not self._spec.output:
-            return -1
-        path = self._output_path(name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
-
-    def _output_path(self, name: str) -> bytes:
-        width = len(str(self._spec.size - 1))
-        return os.path.join(self._spec.output, b"rank.%0*d" % (width, self._rank), name.encode())
+        self._output.add(channel.OUT, out)
+        self._output.add(channel.ERR, err)
 
     # ---- waiting --------------------------------------------------------------------------------------------------
 
@@ -169,7 +156,7 @@ class Supervisor:
             self._end_leftovers()
 
     def _finished(self) -> bool:
-        return self._clean and not self._outgoing and self._leave_at == _NEVER
+        return self._clean and not self._launcher.is_waiting() and self._leave_at == _NEVER
 
     def _on_signal(self, wake: socket.socket, events: int) -> None:
         try:
@@ -196,37 +183,23 @@ class Supervisor:
             self._ask_at = time.monotonic() + _BEFORE_ASKING
             self._kill_at = self._ask_at + self._spec.grace
 
-    def _on_connection(self, connection: socket.socket, events: int) -> None:
-        if events & selectors.EVENT_WRITE:
-            self._flush()
-        if not events & selectors.EVENT_READ or self._connection is None:
-            return
-        try:
-            data = connection.recv(4096)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._launcher_is_gone()
-            return
-        for kind, payload in self._incoming.feed(data):
-            if kind == channel.END:
-                self._on_end(payload[0])
-            elif kind == channel.ASK:
-                self._on_ask()
-            elif kind == channel.FAIL:
-                self._note_segments()  # a rank inside MPI_Init exits at once when it receives the cause
-                self._line.fail(json.loads(payload))
-            elif kind == channel.LATE:
-                self._on_late(payload.decode())
-            elif kind == channel.SIGNAL:
-                self._warnings.pass_on(payload[0])
+    def _on_frame(self, kind: int, payload: bytes) -> None:
+        if kind == channel.END:
+            self._on_end(payload[0])
+        elif kind == channel.ASK:
+            self._on_ask()
+        elif kind == channel.FAIL:
+            self._note_segments()  # a rank inside MPI_Init exits at once when it receives the cause
+            self._line.fail(json.loads(payload))
+        elif kind == channel.LATE:
+            self._on_late(payload.decode())
+        elif kind == channel.SIGNAL:
+            self._warnings.pass_on(payload[0])
 
     def _on_end(self, number: int) -> None:
         self._leave_at = _NEVER
         if number == signal.SIGKILL:
-            self._outgoing.clear()  # the launcher no longer waits for it
+            self._launcher.drop_waiting()  # the launcher no longer waits for it
             self._kill()
             return
         self._signals.number = self._signals.number or number
@@ -245,23 +218,15 @@ class Supervisor:
         if self._exit_code is None and program_signals.has_handler(process, number):
             processes.send([process], number)
         else:
-            self._send(channel.UNHANDLED, bytes([number]))
+            self._launcher.send(channel.UNHANDLED, bytes([number]))
 
-    def _launcher_is_gone(self) -> None:
-        self._disconnect()
+    def _on_launcher_gone(self) -> None:
+        self._leave_at = _NEVER
+        self._launcher.close()
         if self._spec.directory:
             shutil.rmtree(self._spec.directory, ignore_errors=True)
         self._kill_at = min(self._kill_at, time.monotonic() + self._spec.grace)
         self._end_program()
-
-    def _disconnect(self) -> None:
-        self._leave_at = _NEVER
-        if self._connection is not None:
-            self._selector.unregister(self._connection)
-            self._connection.close()
-            self._connection = None
-        self._outgoing.clear()
-        self._resume()
 
     # ---- ending ---------------------------------------------------------------------------------------------------
 
@@ -275,8 +240,7 @@ class Supervisor:
                 return
             if pid == self._child:
                 self._exit_code = os.waitstatus_to_exitcode(status)
-                for pipe in list(self._pipes):
-                    self._on_pipe(pipe, selectors.EVENT_READ)  # its last output is sent before its end
+                self._output.read()  # its last output is sent before its end
                 self._line.drain()
                 self._exit_code = self._exit_code or self._announced_code
                 asked, lost = self._ask_at != _NEVER, self._line.was_lost()
@@ -288,29 +252,29 @@ class Supervisor:
                     "asked": asked,
                     "lost": lost,
                 }
-                self._send(channel.EXIT, news)
+                self._launcher.send(channel.EXIT, news)
 
     def _on_rank(self, kind: bytes, content: bytes) -> None:
         if kind == rank_link.JOINS:
             self._left = self._up = False
-            self._send(channel.JOINED, content)
+            self._launcher.send(channel.JOINED, content)
         elif kind == rank_link.CAUSE:
             cause = json.loads(content)
             self._announced_code = cause["code"]
-            self._write_trace(cause["trace"])
-            self._send(channel.CAUSE, content)
+            self._output.write_trace(cause["trace"])
+            self._launcher.send(channel.CAUSE, content)
         elif kind == rank_link.STATUS:
             self._answer_by = _NEVER
-            self._send(channel.STATUS, content)
+            self._launcher.send(channel.STATUS, content)
         elif kind == rank_link.LEAVES:
             self._left = True
         elif kind in (rank_link.UP, rank_link.FAILED):
             self._up = kind == rank_link.UP
-            self._send(channel.OVER, {"well": self._up})
+            self._launcher.send(channel.OVER, {"well": self._up})
         elif kind == rank_link.DESCRIPTOR:
             self._line.give(starters.descriptor()[1])
         elif kind == rank_link.SIGNAL:
-            self._send(channel.UNHANDLED, content)
+            self._launcher.send(channel.UNHANDLED, content)
 
     def _on_ask(self) -> None:
         if self._line.joined() and not self._up:
@@ -326,21 +290,13 @@ class Supervisor:
         """Sends the rank's status, as far as this process can see it."""
         process = self._line.process() or self._child
         where = f"rank {self._rank} on host {channel.own_host_name()}, process {process}"
-        self._send(channel.STATUS, f"{where}: {words}; it {processes.state(process)}".encode(errors="replace"))
+        self._launcher.send(channel.STATUS, f"{where}: {words}; it {processes.state(process)}".encode(errors="replace"))
 
     def _on_late(self, text: str) -> None:
         process = self._line.process()
         if process and not self._up and processes.is_stopped(process):
             text = f"{text}: rank {self._rank}, process {process}, {processes.state(process)}"
-            self._send(channel.CAUSE, {"kind": "passed limit", "text": text, "time": time.time(), "code": 1})
-
-    def _write_trace(self, trace: str) -> None:
-        """The launcher prints it as the last text; the rank's output file gets it here."""
-        if not trace:
-            return
-        for pipe, (kind, _) in list(self._pipes.items()):
-            if kind == channel.ERR:
-                self._write_file(pipe, f"{trace}\n".encode(errors="replace"))
+            self._launcher.send(channel.CAUSE, {"kind": "passed limit", "text": text, "time": time.time(), "code": 1})
 
     def _on_rank_lost(self, process: int) -> None:
         if self._exit_code is None and self._signalled:
@@ -353,7 +309,7 @@ class Supervisor:
         """The rank's process has ended without a report, but the program that started it is still running."""
         if self._exit_code is None and not self._line.joined() and not self._signalled:
             text = f"process {self._lost} is gone without shutdown()"
-            self._send(channel.CAUSE, {"kind": "early exit", "text": text, "time": time.time(), "code": 1})
+            self._launcher.send(channel.CAUSE, {"kind": "early exit", "text": text, "time": time.time(), "code": 1})
 
     def _note_segments(self) -> None:
         self._segments |= segments.held_by(processes.descendants(os.getpid()))
@@ -389,89 +345,8 @@ class Supervisor:
         if now >= self._leftovers_at:
             self._signals.ask(program_signals.own_children(left))
         if not left or now > self._give_up_at:
-            for pipe in list(self._pipes):
-                while self._on_pipe(pipe, selectors.EVENT_READ):
-                    pass
-                self._close_pipe(pipe)
+            self._output.finish()
             self._clean = True
-
-    # ---- output ---------------------------------------------------------------------------------------------------
-
-    def _on_pipe(self, pipe: int, events: int) -> bool:
-        """Forwards the output in this pipe; False if there was none."""
-        if pipe not in self._pipes:
-            return False
-        try:
-            data = os.read(pipe, _READ_BYTES)
-        except BlockingIOError:
-            return False
-        if not data:
-            self._line.drain()  # the rank's last message may be a traceback for this pipe's file
-            self._close_pipe(pipe)
-            return False
-        self._write_file(pipe, data)
-        self._send(self._pipes[pipe][0], data)
-        return True
-
-    def _write_file(self, pipe: int, data: bytes) -> None:
-        """A full disk does not end the program: its output still goes to the launcher."""
-        kind, file = self._pipes[pipe]
-        view = memoryview(data)
-        try:
-            while file >= 0 and view:
-                view = view[os.write(file, view) :]
-        except OSError as error:
-            self._pipes[pipe] = (kind, -1)
-            os.close(file)
-            where = os.fsdecode(self._output_path("stdout" if kind == channel.OUT else "stderr"))
-            text = f"sirtakirun: nothing more is written to {where} on {channel.own_host_name()}: {error.strerror}\n"
-            self._send(channel.ERR, text.encode(errors="surrogateescape"))
-
-    def _close_pipe(self, pipe: int) -> None:
-        if pipe in self._pipes:
-            if self._reading:
-                self._selector.unregister(pipe)
-            file = self._pipes.pop(pipe)[1]
-            os.close(pipe)
-            if file >= 0:
-                os.close(file)
-
-    def _send(self, kind: int, content: bytes | dict[str, object]) -> None:
-        if self._connection is None:
-            return
-        self._outgoing += channel.frame(kind, content if isinstance(content, bytes) else json.dumps(content).encode())
-        self._flush()
-
-    def _flush(self) -> None:
-        connection = self._connection
-        if connection is None:
-            return
-        try:
-            while self._outgoing:
-                del self._outgoing[: connection.send(self._outgoing)]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._launcher_is_gone()
-            return
-        interest = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outgoing else 0)
-        self._selector.modify(connection, interest, self._on_connection)
-        if len(self._outgoing) > _HELD_BYTES:
-            self._pause()
-        else:
-            self._resume()
-
-    def _pause(self) -> None:
-        if self._reading:
-            self._reading = False
-            for pipe in self._pipes:
-                self._selector.unregister(pipe)
-
-    def _resume(self) -> None:
-        if not self._reading:
-            self._reading = True
-            for pipe in self._pipes:
-                self._selector.register(pipe, selectors.EVENT_READ, self._on_pipe)
 
 
 def _words(error: OSError) -> str:

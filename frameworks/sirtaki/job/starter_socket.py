@@ -10,7 +10,7 @@ import os
 
 from sirtaki import starters
 from sirtaki.job import supervisor_link
-from sirtaki.starters import line
+from sirtaki.starters import inherited_socket
 
 _NOT_INHERITED = ("SIRTAKI_SUPERVISOR", "SIRTAKI_SIZE", "SIRTAKI_RANK_PROCESS", starters.STARTED_AS)
 
@@ -26,15 +26,15 @@ def leave_outer_job() -> None:
 def restore() -> None:
     """Gets the socket again from the supervisor beside this rank. RuntimeError if there is no supervisor."""
     variable, descriptor = starters.descriptor()
-    if not variable or line.peer(descriptor) is not None:
+    if not variable or inherited_socket.peer(descriptor) is not None:
         return
-    given = supervisor_link.take_starter_line()
+    given = supervisor_link.take_starter_socket()
     if given is None:
         raise RuntimeError(
-            f"MPI finds the other ranks by descriptor {descriptor} ({variable}), which {line.described(descriptor)} in "
-            f"process {os.getpid()}. A program between mpiexec and this one, such as `conda run` or subprocess.run(), "
-            f"has closed it; nothing has been written. Start the ranks with sirtakirun, which keeps it; or let that "
-            f"program keep it: subprocess.run(..., close_fds=False), exec in a shell script, `conda activate` before "
-            f"mpiexec in place of `conda run`."
+            f"MPI finds the other ranks by descriptor {descriptor} ({variable}), which "
+            f"{inherited_socket.described(descriptor)} in process {os.getpid()}. A program between mpiexec and this "
+            "one, such as `conda run` or subprocess.run(), has closed it; nothing has been written. Start the ranks "
+            "with sirtakirun, which keeps it; or let that program keep it: subprocess.run(..., close_fds=False), exec "
+            "in a shell script, `conda activate` before mpiexec in place of `conda run`."
         )
     os.environ[variable] = str(given)

@@ -1,4 +1,4 @@
-#include "base/failure_cause.h"
+#include "agreement/failure_cause.h"
 
 #include <algorithm>
 #include <array>
