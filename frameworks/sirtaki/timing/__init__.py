@@ -1,1 +1,1 @@
-"""Where the time of a job goes: the timeline and the tuner."""
+"""Where the time of this rank goes: the records of the core's flight recorder, and what they add up to."""

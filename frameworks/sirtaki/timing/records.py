@@ -1,55 +1,43 @@
-"""The flight recorder's records, as the core gives them to Python."""
+"""The records of the flight recorder, as Python objects. docs/timing.md explains the kinds."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
-from enum import IntEnum
 from typing import NamedTuple
 
-_FORM = struct.Struct("<qQIiHBBI")
-SIZE = _FORM.size
-PLANNED = 0x8000  # bit of `group`: a batch of a locked plan
+from sirtaki.native import core
 
-
-class Kind(IntEnum):
-    """core.RECORD_KINDS has the same names in the same order."""
-
-    SUBMITTED = 0
-    VOTED = 1
-    AGREED = 2
-    BATCH_READY = 3
-    BATCH_BEGIN = 4
-    ALL_ARRIVED = 5
-    TRANSFERRED = 6
-    BATCH_END = 7
-    COMPLETED = 8
-    WAIT_BEGIN = 9
-    WAIT_END = 10
-    STEP_END = 11
-    PLAN_LOCKED = 12
-    PLAN_LEFT = 13
-    IDLE = 14
+LAYOUT = struct.Struct("<qQIiHBBI")
+PLANNED = 0x8000  # the bit of `group` in the records of a locked plan's batches
+UNKNOWN = 0xFFFFFFFF  # as the age of an arrival
 
 
 class Record(NamedTuple):
-    """time: ns of CLOCK_MONOTONIC. bytes: of the batch or request; of AGREED on rank 0: ns from the first vote to the
-    last. peer: of AGREED on rank 0 the rank that was last; of BATCH_END the outcome, 2 if a rank called it off.
-    """
+    """time: ns of CLOCK_MONOTONIC. bytes, peer, name: by kind. number: of the batch. group: process set."""
 
     time: int
     bytes: int
     number: int
     peer: int
     group: int
-    kind: int
+    planned: bool
+    kind: str
     verb: int
     name: int
 
 
-def encode(record: Record) -> bytes:
-    return _FORM.pack(*record)
+def decode(data: bytes) -> list[Record]:
+    """data: from core.records(), by time. ValueError unless it consists of whole records."""
+    if len(data) % LAYOUT.size:
+        raise ValueError(f"{len(data)} bytes are not whole records of {LAYOUT.size} bytes")
+    kinds = core.RECORD_KINDS
+    return [
+        Record(time, size, number, peer, group & ~PLANNED, bool(group & PLANNED), kinds[kind], verb, name)
+        for time, size, number, peer, group, kind, verb, name in LAYOUT.iter_unpack(data)
+    ]
 
 
-def decode(data: bytes) -> Iterator[Record]:
-    return map(Record._make, _FORM.iter_unpack(data))
+def latest(count: int) -> list[Record]:
+    """The last `count` records of this rank, the oldest first. Empty before init(), and with SIRTAKI_RECORDER=0."""
+    data = core.records(0)[0]
+    return decode(data[-count * LAYOUT.size :])

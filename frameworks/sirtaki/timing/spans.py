@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sirtaki.timing.records import PLANNED, Kind, Record
+from sirtaki.timing.records import Record
 from sirtaki.timing.steps import Steps
 
 STEPS, WAITS, BATCHES, CYCLES = "steps", "waits", "batches", "cycles"
@@ -41,7 +41,6 @@ class _Call:
 
 @dataclass
 class _Batch:
-    ready: int = 0
     begin: int = 0
     all_arrived: int = 0
     transferred: int = 0
@@ -59,7 +58,7 @@ class Spans:
         self._mark_cycles = mark_cycles
         self._calls: dict[tuple[int, int], deque[_Call]] = {}  # a name may be submitted again before its call is over
         self._completed_at: dict[str, int] = {}
-        self._batches: dict[tuple[int, int], _Batch] = {}
+        self._batches: dict[tuple[bool, int, int], _Batch] = {}
         self._ended: dict[int, _Batch] = {}  # the last one of each group
         self._waits: list[int] = []
         self._step_since = 0
@@ -69,7 +68,7 @@ class Spans:
         """records: in the order of time. Returns the spans that have ended."""
         for record in records:
             self._step_since = self._step_since or record.time
-            _ACTIONS[record.kind](self, record)
+            _ACTIONS.get(record.kind, Spans._nothing)(self, record)
         made, self._made = self._made, []
         return [span for span in made if self.steps.has(span.begin)]
 
@@ -100,7 +99,7 @@ class Spans:
         return self._verbs.get(number, "?").upper()
 
     def _batch(self, record: Record) -> _Batch:
-        return self._batches.setdefault((record.group, record.number), _Batch())
+        return self._batches.setdefault((record.planned, record.group, record.number), _Batch())
 
     # One for each kind of record.
 
@@ -116,9 +115,6 @@ class Spans:
         call.agreed = record.time
         call.args = _last(record)
 
-    def _batch_ready(self, record: Record) -> None:
-        self._batch(record).ready = record.time
-
     def _batch_begin(self, record: Record) -> None:
         self._batch(record).begin = record.time
         if self._mark_cycles:
@@ -132,18 +128,17 @@ class Spans:
         self._batch(record).transferred = record.time
 
     def _batch_end(self, record: Record) -> None:
-        batch = self._batches.pop((record.group, record.number), None)
+        batch = self._batches.pop((record.planned, record.group, record.number), None)
         if batch is None:
             return
         batch.end = record.time
-        planned, group = bool(record.group & PLANNED), record.group & ~PLANNED
         args: dict[str, Any] = {"bytes": record.bytes}
         if record.peer == _CALLED_OFF:
             args["called_off"] = True
         else:
-            self._ended[group] = batch
-        name = f"{'planned batch' if planned else 'batch'} {record.number}"
-        self._add(_of_set(BATCHES, group), name, batch.begin or record.time, record.time, args)
+            self._ended[record.group] = batch
+        name = f"{'planned batch' if record.planned else 'batch'} {record.number}"
+        self._add(_of_set(BATCHES, record.group), name, batch.begin or record.time, record.time, args)
 
     def _completed(self, record: Record) -> None:
         calls = self._calls.get((record.group, record.name))
@@ -204,4 +199,6 @@ def _of_set(row: str, group: int) -> str:
     return f"{row} (process set {group})" if group else row
 
 
-_ACTIONS = {int(kind): getattr(Spans, f"_{kind.name.lower()}", Spans._nothing) for kind in Kind}
+_KINDS = ("submitted", "agreed", "batch_begin", "all_arrived", "transferred", "batch_end", "completed")
+_OTHERS = ("wait_begin", "wait_end", "step_end", "plan_locked", "plan_left")
+_ACTIONS = {kind: getattr(Spans, f"_{kind}") for kind in (*_KINDS, *_OTHERS)}
