@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import platform
 import sys
@@ -18,8 +17,10 @@ from sirtaki.job import arrival, children, ending, stacks, starter_socket, super
 from sirtaki.libraries import gpu_libraries, mpi_library, mpi_settings
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, bind_existing, bind_global, register_at_init, unbind_all
-from sirtaki.timing import energy, summary
+from sirtaki.timing import energy, settings, summary, timeline, tuner
 from sirtaki.timing.text import summary_line
+from sirtaki.timing.timeline import start_timeline as start_timeline
+from sirtaki.timing.timeline import stop_timeline as stop_timeline
 from sirtaki.version import __version__
 
 # What every adapter exports.
@@ -49,11 +50,8 @@ __all__ = [
 ]
 
 _TRUE = ("1", "true", "yes", "on")
-_NOT_YET = "the timeline is not available yet in this version of Sirtaki"
 
 _lock = threading.RLock()
-_warned = False
-_log = logging.getLogger("sirtaki")
 
 
 def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
@@ -87,6 +85,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 
 
 def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
+    timeline.before_init()
     libraries = _mpi_libraries()
     core.set_gpu_libraries(gpu_libraries.nccl(), gpu_libraries.nvrtc())
     starter_socket.leave_outer_job()
@@ -108,20 +107,12 @@ def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
     children.note_rank(is_alone=core.size() == 1 and starters.announced_size()[1] < 2 and line < 0)
     call_numbers.reset()
     gradient_kinds.begin_job()
-    _warn_of_timeline()
+    tuner.begin_job()
     bind_global(dynamic)
     energy.start()
     ending.install(shutdown)
     stacks.start()
-
-
-def _warn_of_timeline() -> None:
-    """Once in a job and process: warns that the environment asks for a timeline, which is not available."""
-    global _warned
-    for name in ("SIRTAKI_TIMELINE", "HOROVOD_TIMELINE"):
-        if os.environ.get(name) and core.rank() == 0 and not _warned:
-            _warned = True
-            _log.warning("%s=%s is without effect: %s", name, os.environ[name], _NOT_YET)
+    timeline.after_init()
 
 
 def _mpi_libraries() -> list[str]:
@@ -131,7 +122,7 @@ def _mpi_libraries() -> list[str]:
 def _identity(dynamic: bool) -> str:
     return (
         f"Sirtaki {__version__} ({platform.machine()}), dynamic process sets {'on' if dynamic else 'off'}, "
-        f"{parameter_check.VARIABLE}={parameter_check.setting()}"
+        f"{parameter_check.VARIABLE}={parameter_check.setting()}, {settings.tuner().agreed()}"
     )
 
 
@@ -222,6 +213,7 @@ def shutdown() -> None:
     """
     if not is_initialized():
         return
+    timeline.before_shutdown()
     own_rank = core.rank()
     cause = core.shutdown()
     ending.note_end(cause)
@@ -328,13 +320,3 @@ def cuda_built() -> bool:
 
 def rocm_built() -> bool:
     return False
-
-
-def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Not available yet: raises NotImplementedError."""
-    raise NotImplementedError(f"start_timeline({file_path!r}): {_NOT_YET}")
-
-
-def stop_timeline() -> None:
-    """Not available yet: raises NotImplementedError."""
-    raise NotImplementedError(f"stop_timeline(): {_NOT_YET}")

@@ -53,9 +53,11 @@ PYTHON = {  # packages in frameworks/, and modules that stand below their packag
     "sirtaki/host": (),
     "sirtaki/starters": ("sirtaki/host",),
     "sirtaki/timing/text": (),
-    "sirtaki": ("sirtaki/host", "sirtaki/starters", "sirtaki/timing/text"),  # with checks, job, libraries and timing
+    "sirtaki/timing/steps": (),
+    # With checks, job, libraries and timing.
+    "sirtaki": ("sirtaki/host", "sirtaki/starters", "sirtaki/timing/text", "sirtaki/timing/steps"),
     "sirtaki/launch/protocol": ("sirtaki/host", "sirtaki/starters"),
-    "sirtaki/launch/command_line": ("sirtaki/starters", "sirtaki/launch/protocol"),
+    "sirtaki/launch/command_line": ("sirtaki/starters", "sirtaki/timing/steps", "sirtaki/launch/protocol"),
     "sirtaki/launch/remote": ("sirtaki/host", "sirtaki/starters", "sirtaki/launch/protocol"),
     "sirtaki/launch/worker": ("sirtaki/host", "sirtaki/starters", "sirtaki/launch/protocol"),
     "sirtaki/launch/job": (
@@ -96,6 +98,7 @@ ENVIRONMENT = {
     "frameworks/sirtaki/runtime.py",
     "frameworks/sirtaki/timing/failure_records.py",
     "frameworks/sirtaki/timing/summary.py",
+    "frameworks/sirtaki/timing/settings.py",
     "frameworks/sirtaki/libraries/mpi_settings.py",
     "frameworks/sirtaki/job/starter_socket.py",
     "frameworks/sirtaki/starters/__init__.py",

@@ -258,14 +258,6 @@ def hvd_rank() -> int:
 
 
 @ranks(2)
-def test_timeline_says_that_it_is_not_there(rank_count):
-    with pytest.raises(NotImplementedError, match="timeline"):
-        hvd.start_timeline("x.json")
-    with pytest.raises(NotImplementedError, match="timeline"):
-        hvd.stop_timeline()
-
-
-@ranks(2)
 def test_a_name_that_is_no_text_is_refused_at_the_call(rank_count):
     with pytest.raises(ValueError, match="UTF-8"):
         hvd.allreduce(torch.ones(2), name="half a pair \ud800")

@@ -68,7 +68,28 @@ def test_words_of_the_program_are_not_touched() -> None:
         (["--start-timeout", "7"], {"SIRTAKI_START_TIMEOUT": "7"}),
         (["--network-interfaces", "a,b"], {"NCCL_SOCKET_IFNAME": "a,b"}),
         (["--network-interface", "b", "--network-interface", "a"], {"NCCL_SOCKET_IFNAME": "a,b"}),
-        (["--no-autotune", "--no-hierarchical-allgather", "--no-timeline-mark-cycles", "--mpi"], {}),
+        (
+            ["--no-autotune", "--no-timeline-mark-cycles"],
+            {"SIRTAKI_AUTOTUNE": "0", "SIRTAKI_TIMELINE_MARK_CYCLES": "0"},
+        ),
+        (
+            ["--timeline-filename", "t.json", "--timeline-steps", "3:5"],
+            {"SIRTAKI_TIMELINE": "t.json", "SIRTAKI_TIMELINE_STEPS": "3:5"},
+        ),
+        (
+            ["--timeline-mark-cycles", "--timeline-megabytes", "8"],
+            {"SIRTAKI_TIMELINE_MARK_CYCLES": "1", "SIRTAKI_TIMELINE_MEGABYTES": "8"},
+        ),
+        (["--autotune", "--autotune-log-file", "a.csv"], {"SIRTAKI_AUTOTUNE": "1", "SIRTAKI_AUTOTUNE_LOG": "a.csv"}),
+        (
+            ["--autotune-warmup-samples", "1", "--autotune-steps-per-sample", "4"],
+            {"SIRTAKI_AUTOTUNE_WARMUP_SAMPLES": "1", "SIRTAKI_AUTOTUNE_STEPS_PER_SAMPLE": "4"},
+        ),
+        (
+            ["--autotune-bayes-opt-max-samples", "9", "--autotune-gaussian-process-noise", "0.5"],
+            {"SIRTAKI_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": "9", "SIRTAKI_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": "0.5"},
+        ),
+        (["--no-hierarchical-allgather", "--mpi"], {}),
         (["--disable-cache", "--verbose", "-p", "22", "-i", "key", "--output-filename", "x"], {}),
     ],
 )
@@ -96,14 +117,6 @@ def test_variables_of_flags_reach_the_ranks_and_win() -> None:
         (["--host-discovery-script", "x"], "--host-discovery-script (elastic jobs)"),
         (["--hierarchical-allgather"], "--hierarchical-allgather (hierarchical allgather)"),
         (["--torus-allreduce"], "--torus-allreduce (torus allreduce)"),
-        (["--autotune"], "--autotune (autotuning)"),
-        (["--autotune-log-file", "x"], "--autotune-log-file (autotuning)"),
-        (["--autotune-warmup-samples", "1"], "--autotune-warmup-samples (autotuning)"),
-        (["--autotune-steps-per-sample", "1"], "--autotune-steps-per-sample (autotuning)"),
-        (["--autotune-bayes-opt-max-samples", "1"], "--autotune-bayes-opt-max-samples (autotuning)"),
-        (["--autotune-gaussian-process-noise", "0.5"], "--autotune-gaussian-process-noise (autotuning)"),
-        (["--timeline-filename", "x"], "--timeline-filename (the timeline)"),
-        (["--timeline-mark-cycles"], "--timeline-mark-cycles (the timeline)"),
         (["--gloo"], "--gloo (gloo)"),
         (["--gloo-timeout-seconds", "1"], "--gloo-timeout-seconds (gloo)"),
         (["--jsrun"], "--jsrun (jsrun)"),
@@ -165,6 +178,7 @@ def test_config_file_and_flags_that_win(tmp_path: Path) -> None:
     words = ("--cache-capacity", "9", "--no-stall-check")
     assert parse("-np", "2", "--config-file", str(path), *words).environ == {
         "SIRTAKI_FUSION_THRESHOLD": "33554432",
+        "SIRTAKI_AUTOTUNE": "0",
         "SIRTAKI_CYCLE_TIME": "10.0",
         "SIRTAKI_CACHE_CAPACITY": "9",
         "SIRTAKI_STALL_CHECK_TIME_SECONDS": "120",
@@ -189,8 +203,8 @@ def test_config_file_and_flags_that_win(tmp_path: Path) -> None:
         ("logging:\n  level: loud\n", "logging.level: 'LOUD' is none of"),
         ("controller: tcp\n", "controller: 'tcp' is neither mpi nor gloo"),
         ("controller: gloo\n", "not available in this version: --gloo"),
-        ("autotune:\n  enabled: true\n", "not available in this version: --autotune"),
-        ("timeline:\n  filename: x\n", "not available in this version: --timeline-filename"),
+        ("autotune:\n  gaussian_process_noise: -1.0\n", "--autotune-gaussian-process-noise -1.0: must be 0 or more"),
+        ("timeline:\n  filename: 3\n", "timeline.filename: 3 is not of type str"),
     ],
 )
 def test_config_file_refusals(text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,7 +64,6 @@ def test_every_dev_command_named_in_the_documents_exists() -> None:
 def test_settings_in_the_table_are_those_that_are_read() -> None:
     between_processes = ("FUNCTION", "LAUNCH_SPEC", "RANK_PROCESS", "SIZE", "STARTED_AS", "SUPERVISOR")
     internal = {f"SIRTAKI_{name}" for name in between_processes}
-    without_effect = {"SIRTAKI_TIMELINE"}
     placeholder = {"SIRTAKI_X"}
     sources = [path for room in ("bindings", "collectives", "frameworks") for path in (TOP / room).rglob("*")]
     text = "".join(path.read_text() for path in sources if path.suffix in {".h", ".cc", ".py"})
@@ -73,4 +72,4 @@ def test_settings_in_the_table_are_those_that_are_read() -> None:
     read = set(re.findall(r'(?:look_up|read\w*)\("([A-Z_]+)"', (TOP / "collectives/base/settings.cc").read_text()))
     assert {"SIRTAKI_" + name for name in read} <= named and internal | placeholder <= named
     table = set(re.findall(r"^\| `(SIRTAKI_\w+)` \|", section("Install on a cluster"), re.MULTILINE))
-    assert table == named - internal - placeholder - without_effect
+    assert table == named - internal - placeholder

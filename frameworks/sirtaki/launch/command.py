@@ -1,6 +1,7 @@
 """`sirtakirun`: reads the command line, prepares the job's private directory, and runs the job."""
 
 import copy
+import importlib
 import os
 import re
 import secrets
@@ -28,16 +29,15 @@ from sirtaki.starters.request import Host, Request
 
 _PROGRAM = "worker/start_worker.py"
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_COMMANDS = ("status", "timeline")  # each in launch/NAME_command.py
 _CONNECT_SECONDS = 10  # for ssh to one host; less if the start timeout is shorter
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code. Exits with code 2 if the command line is wrong."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if words[:1] == ["status"]:
-        from sirtaki.launch import status_command
-
-        return status_command.main(words[1:])
+    if words[:1] and words[0] in _COMMANDS:
+        return importlib.import_module(f"sirtaki.launch.{words[0]}_command").main(words[1:])
     chosen = options.parse(words)
     if chosen.version:
         from sirtaki.version import __version__

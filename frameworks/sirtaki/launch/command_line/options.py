@@ -22,7 +22,8 @@ _EPILOG = """\
 Everything after the options is the program and its arguments; each rank gets them unchanged. The stdin of all ranks is
 /dev/null. The exit code is that of the first rank that failed, or 128 + n if signal n ended that rank.
 SIRTAKI_MPI chooses another MPI: a libmpi*.so file, a prefix directory, or one of the words openmpi and mpich.
-`sirtakirun status` prints the status of your running job; see `sirtakirun status --help`.
+`sirtakirun status` prints the status of your running job. `sirtakirun timeline` works on the files of
+--timeline-filename. Each has a --help of its own.
 """
 
 

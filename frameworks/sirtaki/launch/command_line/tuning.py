@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from sirtaki.timing.steps import parse_steps
+
 _LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
 
@@ -39,6 +41,19 @@ _NUMBERS = (
         "until the job ends; 0: never",
     ),
     _Number("--thread-affinity", "THREAD_AFFINITY", "core for the engine's thread"),
+    _Number("--timeline-megabytes", "TIMELINE_MEGABYTES", "limit of the timeline's file; the newest events stay (64)"),
+    _Number("--autotune-warmup-samples", "AUTOTUNE_WARMUP_SAMPLES", "steps before each measurement of the tuner"),
+    _Number("--autotune-steps-per-sample", "AUTOTUNE_STEPS_PER_SAMPLE", "steps of each measurement"),
+    _Number(
+        "--autotune-bayes-opt-max-samples", "AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "exported; the tuner has no such search"
+    ),
+    _Number("--autotune-gaussian-process-noise", "AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "exported, likewise", float),
+)
+# A flag with a text, and the variable that it sets.
+_TEXTS = (
+    ("--timeline-filename", "TIMELINE", "FILE", "write a timeline of all ranks (docs/timeline.md)"),
+    ("--timeline-steps", "TIMELINE_STEPS", "A:B", "only the steps from A to B - 1, counted from 0"),
+    ("--autotune-log-file", "AUTOTUNE_LOG", "FILE", "what the tuner measured, as CSV"),
 )
 # Two flags for one variable: their names, the variable, and its value for each flag.
 _PAIRS = (
@@ -55,6 +70,13 @@ _PAIRS = (
         "MPI_THREADS_DISABLE",
         ("1", "0"),
     ),
+    (
+        "timeline_mark_cycles",
+        ("--timeline-mark-cycles", "--no-timeline-mark-cycles"),
+        "TIMELINE_MARK_CYCLES",
+        ("1", "0"),
+    ),
+    ("autotune", ("--autotune", "--no-autotune"), "AUTOTUNE", ("1", "0")),
 )
 # Missing features: dest, flags, type (None: a switch), and the name of the feature.
 _MISSING = (
@@ -66,14 +88,6 @@ _MISSING = (
     ("cooldown_range", ("--blacklist-cooldown-range",), int, "elastic jobs"),
     ("hierarchical_allgather", ("--hierarchical-allgather",), None, "hierarchical allgather"),
     ("torus_allreduce", ("--torus-allreduce",), None, "torus allreduce"),
-    ("autotune", ("--autotune",), None, "autotuning"),
-    ("autotune_log_file", ("--autotune-log-file",), str, "autotuning"),
-    ("autotune_warmup_samples", ("--autotune-warmup-samples",), int, "autotuning"),
-    ("autotune_steps_per_sample", ("--autotune-steps-per-sample",), int, "autotuning"),
-    ("autotune_bayes_opt_max_samples", ("--autotune-bayes-opt-max-samples",), int, "autotuning"),
-    ("autotune_gaussian_process_noise", ("--autotune-gaussian-process-noise",), float, "autotuning"),
-    ("timeline_filename", ("--timeline-filename",), str, "the timeline"),
-    ("timeline_mark_cycles", ("--timeline-mark-cycles",), None, "the timeline"),
     ("gloo_timeout_seconds", ("--gloo-timeout-seconds",), int, "gloo"),
     ("num_nccl_streams", ("--num-nccl-streams",), int, "NCCL"),
 )
@@ -92,6 +106,8 @@ def add_flags(parser: argparse.ArgumentParser, add: Callable[..., None]) -> None
     for number in _NUMBERS:
         metavar = "F" if number.type is float else "N"
         add(group, number.flag, type=number.type, metavar=metavar, help=number.help)
+    for flag, variable, metavar, words in _TEXTS:
+        add(group, flag, metavar=metavar, help=f"{words}: sets SIRTAKI_{variable}")
     for dest, (first, second), variable, _ in _PAIRS:
         pair = group.add_mutually_exclusive_group()
         add(pair, first, dest=dest, action="store_true", default=None, help=f"or {second}: sets SIRTAKI_{variable}")
@@ -151,6 +167,8 @@ def check(options: argparse.Namespace) -> None:
         value = getattr(options, number.dest)
         if value is not None and not 0 <= value < float("inf"):
             raise ValueError(f"{number.flag} {value}: must be 0 or more")
+    if options.timeline_steps is not None:
+        parse_steps(options.timeline_steps)
 
 
 def environment(options: argparse.Namespace) -> dict[str, str]:
@@ -160,6 +178,10 @@ def environment(options: argparse.Namespace) -> dict[str, str]:
         value = getattr(options, number.dest)
         if value is not None:
             result["SIRTAKI_" + number.variable] = str(value * number.unit)
+    for flag, variable, _, _ in _TEXTS:
+        value = getattr(options, flag[2:].replace("-", "_"))
+        if value is not None:
+            result["SIRTAKI_" + variable] = value
     for dest, _, variable, (yes, no) in _PAIRS:
         value = getattr(options, dest)
         if value is not None:

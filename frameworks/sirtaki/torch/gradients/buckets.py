@@ -12,21 +12,22 @@ BUCKET_BYTES = {"cpu": 16 << 20, "cuda": 25 << 20}
 _LAST = 1 / 16
 
 
-def bucketed(slots: Sequence[Slot]) -> list[list[Slot]]:
+def bucketed(slots: Sequence[Slot], factor: float = 1.0) -> list[list[Slot]]:
     """The slots of dense gradients by bucket, in the order of backward. A bucket has one dtype and one device.
 
-    Depends on the parameters alone, so all ranks make the same buckets.
+    Depends on the parameters and on the factor for the size alone, so all ranks make the same buckets.
     """
     by_kind: dict[object, list[Slot]] = {}
     for slot in reversed(slots):
         by_kind.setdefault((slot.parameter.dtype, slot.parameter.device), []).append(slot)
-    return [part for of_kind in by_kind.values() for part in _cut(of_kind)]
+    return [part for of_kind in by_kind.values() for part in _cut(of_kind, factor)]
 
 
-def _cut(slots: list[Slot]) -> list[list[Slot]]:
-    limit = BUCKET_BYTES.get(slots[0].parameter.device.type)
-    if limit is None:
+def _cut(slots: list[Slot], factor: float) -> list[list[Slot]]:
+    usual = BUCKET_BYTES.get(slots[0].parameter.device.type)
+    if usual is None:
         return [[slot] for slot in slots]
+    limit = usual * factor
     sizes = [slot.parameter.nbytes for slot in slots]
     last, held = len(slots), 0
     while last > 0 and held + sizes[last - 1] <= limit * _LAST:

@@ -23,6 +23,7 @@ from sirtaki.checks.call_site import call_site
 from sirtaki.exceptions import SirtakiInternalError
 from sirtaki.native import core
 from sirtaki.reduce_ops import Average
+from sirtaki.timing import tuner
 from sirtaki.torch.gradients.backward import current_task, not_compiled, notify_at_end
 from sirtaki.torch.gradients.buckets import bucketed
 from sirtaki.torch.gradients.gradient_kinds import Ballot, agree, met_another_request, refuse
@@ -75,6 +76,10 @@ class GradientReducer:
         self._votes = 0
         self._announced: set[str] = set()
         self._sums = SumsOfLastStep()  # empty for averages
+        self._dense: list[Slot] = []  # that have units, in the order on which the ranks agreed
+        self._bucket_factor = 1.0
+        self._bucketed_with = 1.0
+        self._tuner = tuner.of_job(self._set_bucket_factor) if self._group == 0 else None
         self._adopt(takes_over=True)
 
     # Which parameters.
@@ -151,6 +156,7 @@ class GradientReducer:
         for slot in slots:
             slot.unit = None
         self._let_go([unit for unit in self._units if not unit.slots])
+        self._dense = [slot for slot in self._dense if id(slot) not in gone]
 
     def _let_go(self, units: Sequence[Unit]) -> None:
         for unit in units:
@@ -308,6 +314,8 @@ class GradientReducer:
         step.full = step.touched = False
         self._completions += 1
         core.end_step()
+        if self._tuner is not None:
+            self._tuner.step_ended()
 
     def _finish_prepared(self) -> bool:
         """The usual end of a step: every unit was sent as prepared. False, without any effect, if not."""
@@ -404,6 +412,7 @@ class GradientReducer:
             slot.kind = DENSE if slot.as_table else kind
         made = self._units_of([slot for slot, _ in found])
         self._units += made
+        self._dense += [slot for slot, _ in found if slot.kind == DENSE]
         self._set_waiting(slot for slot in asked if slot.kind == UNKNOWN)
         return made
 
@@ -419,8 +428,18 @@ class GradientReducer:
             if members:
                 units.append(self._unit(members, f"{members[0].name}.group{number + 1}of{len(groups)}"))
         rest = [slot for slot in dense if id(slot) not in grouped]
-        parts = [[slot] for slot in rest] if groups else bucketed(rest)
+        parts = [[slot] for slot in rest] if groups else bucketed(rest, self._bucketed_with)
         return units + [self._unit(part, _bucket_name(part), bucket=len(part) > 1) for part in parts]
+
+    def _set_bucket_factor(self, factor: float) -> None:
+        """For the next step: called on all ranks at the end of the same one."""
+        self._bucket_factor = factor
+
+    def _rebucket(self) -> None:
+        """Between two steps. The new units are the same on all ranks, since the slots are and their order is."""
+        self._bucketed_with = self._bucket_factor
+        if not self._options.grouped(self._dense):
+            self._units = [unit for unit in self._units if unit.slots[0].kind == SPARSE] + self._units_of(self._dense)
 
     def _unit(self, slots: Sequence[Slot], name: str, bucket: bool = False) -> Unit:
         """Its name is unique: an earlier unit may have had a first parameter of the same name."""
@@ -579,6 +598,8 @@ class GradientReducer:
         for unit in self._units:
             unit.reset()
         self._waiting.reset()
+        if self._bucketed_with != self._bucket_factor:
+            self._rebucket()
         self._step.full = self._step.touched = False
         self._completions = 0
         self._is_new = True
