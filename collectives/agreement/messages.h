@@ -67,7 +67,7 @@ struct Item {
   int contributors = 0;                // number of ranks that voted; the others have joined
   std::optional<Agreement> agreement;  // absent: use the agreement stored in the cache slot
   // Known on the coordinator's rank only, and never sent: the member whose vote came last, and when.
-  Arrival arrival;
+  Arrival arrival{};
 };
 
 // One batch: the items of one collective, in this order.
