@@ -185,7 +185,7 @@ bool names_cause(const std::string& error, const Fault& fault) {
     case Kind::kNone:
       return false;
     case Kind::kThrows:
-      return contains(error, rank + " went away");
+      return contains(error, rank + " left without shutdown()");
     case Kind::kSilent:
       return tells_absence;
     case Kind::kLate:
