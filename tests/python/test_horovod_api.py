@@ -36,9 +36,14 @@ _OF_VALUES = {
 _CALLBACKS = {"BroadcastGlobalVariablesCallback": _PROCESS_SET, "MetricAverageCallback": _PROCESS_SET}
 
 # {section: {name: (Sirtaki's arguments from the first that differs on, or "missing"; the reason)}}.
+_FORMS = ("", "_async")
+_OUT = ("out=None", "can put the result into memory of the caller")
 _DIFFERENT: dict[str, dict[str, tuple[str, str]]] = {
     "horovod.torch": {
         "SyncBatchNorm": _PROCESS_SET,
+        **dict.fromkeys(
+            (f"{verb}{form}" for verb in ("allgather", "alltoall", "reducescatter") for form in _FORMS), _OUT
+        ),
         "allgather_object": _PROCESS_SET,
         "broadcast_optimizer_state": _PROCESS_SET,
         "broadcast_parameters": _PROCESS_SET,

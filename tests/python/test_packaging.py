@@ -128,7 +128,7 @@ def test_constraints_hold_a_tested_version_of_every_requirement(extra: str) -> N
 
 
 def test_extras() -> None:
-    assert set(PROJECT["project"]["optional-dependencies"]) == {"torch", "tensorflow", "bench", "test"}
+    assert set(PROJECT["project"]["optional-dependencies"]) == {"torch", "tensorflow", "bench", "timeline", "test"}
     assert {one.name for one in requirements()} == {"cloudpickle", "mpi4py", "mpich", "numpy", "psutil", "PyYAML"}
 
 
