@@ -80,7 +80,8 @@ class Turns:
         start = time.monotonic()  # the same clock in all processes of a host
         made = way.call(orders[way.any_order])
         end = time.monotonic()
-        check(name, way, way.results if made is None else made, value)
+        results = way.results if made is None else made
+        check(name, way, [results] if isinstance(results, torch.Tensor) else results, value)
         return start, end
 
     def take(self, runs: dict[str, ways.Way], rounds: int) -> dict[str, list[float]]:

@@ -89,7 +89,7 @@ meet("second")
     assert ended.code == 0, ended.output
     late = [line for line in ended.output.splitlines() if "has waited" in line]
     assert 1 <= len(late) <= 4 and all("rank 0" in line for line in late), ended.output
-    assert len([line for line in ended.output.splitlines() if "goes on" in line]) == 1, ended.output
+    assert len([line for line in ended.output.splitlines() if "continues after" in line]) == 1, ended.output
 
 
 def test_stall_check_can_be_turned_off():
