@@ -60,7 +60,7 @@ def reduce_slices(
     # Each rank that has not joined adds a mark, by which the ranks are counted.
     marked = tf.concat([tf.cast(own.indices, tf.int64), [_MARK]], 0)
     (of_all,) = verbs.allgather([marked], called("indices"), how.group, **scope)
-    gathered = tf.boolean_mask(of_all, of_all != _MARK)
+    gathered = tf.boolean_mask(of_all, tf.not_equal(of_all, _MARK))  # `!=` compares objects in a v1 graph
     ranks = tf.size(of_all) - tf.size(gathered)
 
     def by_rows() -> tuple[tf.Tensor, tf.Tensor]:
