@@ -65,7 +65,7 @@ def measure(call: Call, tensors: list[torch.Tensor], step: int) -> tuple[float, 
     expected = value * hvd.size() + sum(range(hvd.size()))
     for tensor in (tensors[0], tensors[-1]):
         if tensor.view(-1)[-1].item() != expected:
-            raise SystemExit(f"rank {hvd.rank()}: got {tensor.view(-1)[-1].item()} where {expected} was due")
+            raise RuntimeError(f"got {tensor.view(-1)[-1].item()} where {expected} was due")
     return on_host, begins.elapsed_time(ends) / 1e3
 
 
