@@ -14,12 +14,12 @@
 
 #include "agreement/failure_cause.h"
 #include "base/topology.h"
-#include "engine/clock_difference.h"
 #include "engine/engine_lock.h"
 #include "engine/failure_state.h"
 #include "engine/groups.h"
 #include "engine/status_inquiry.h"
 #include "fabric/fabric.h"
+#include "host/clock_difference.h"
 #include "host/host_bells.h"
 #include "observer/observer.h"
 #include "observer/statistics.h"

@@ -18,10 +18,10 @@
 #include <mutex>
 #include <string_view>
 
-#include "base/arrival.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/types.h"
+#include "observer/arrival.h"
 
 namespace sirtaki {
 

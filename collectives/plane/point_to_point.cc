@@ -5,9 +5,9 @@
 #include <numeric>
 #include <vector>
 
-#include "base/host_buffer.h"
 #include "math/kernels.h"
 #include "math/reduce_inputs.h"
+#include "memory/host_buffer.h"
 #include "plane/adasum.h"
 #include "plane/pieces.h"
 #include "plane/reduction_steps.h"

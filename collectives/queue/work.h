@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/host_buffer.h"
 #include "base/types.h"
 #include "device/device.h"
+#include "memory/host_buffer.h"
 #include "sleep/futex.h"
 
 namespace sirtaki {

@@ -17,10 +17,11 @@ from sirtaki.job import arrival, children, ending, stacks, starter_socket, super
 from sirtaki.libraries import gpu_libraries, mpi_library, mpi_settings
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, bind_existing, bind_global, register_at_init, unbind_all
-from sirtaki.timing import energy, settings, summary, timeline, tuner
+from sirtaki.timeline import writer
+from sirtaki.timeline.writer import start_timeline as start_timeline
+from sirtaki.timeline.writer import stop_timeline as stop_timeline
+from sirtaki.timing import energy, settings, summary, tuner
 from sirtaki.timing.text import summary_line
-from sirtaki.timing.timeline import start_timeline as start_timeline
-from sirtaki.timing.timeline import stop_timeline as stop_timeline
 from sirtaki.version import __version__
 
 # What every adapter exports.
@@ -85,7 +86,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 
 
 def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
-    timeline.before_init()
+    writer.before_init()
     libraries = _mpi_libraries()
     core.set_gpu_libraries(gpu_libraries.nccl(), gpu_libraries.nvrtc())
     starter_socket.leave_outer_job()
@@ -112,7 +113,7 @@ def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
     energy.start()
     ending.install(shutdown)
     stacks.start()
-    timeline.after_init()
+    writer.after_init()
 
 
 def _mpi_libraries() -> list[str]:
@@ -213,7 +214,7 @@ def shutdown() -> None:
     """
     if not is_initialized():
         return
-    timeline.before_shutdown()
+    writer.before_shutdown()
     own_rank = core.rank()
     cause = core.shutdown()
     ending.note_end(cause)

@@ -1,5 +1,5 @@
 // Clocks of several hosts, with ranks that are threads and so have one clock.
-#include "engine/clock_difference.h"
+#include "host/clock_difference.h"
 
 #include <doctest/doctest.h>
 

@@ -1,12 +1,12 @@
 // Memory for large results is used again, within a limit, and never by two results.
-#include "base/large_blocks.h"
+#include "memory/large_blocks.h"
 
 #include <doctest/doctest.h>
 
 #include <cstring>
 #include <vector>
 
-#include "base/host_buffer.h"
+#include "memory/host_buffer.h"
 
 namespace sirtaki::testing {
 namespace {

@@ -12,12 +12,13 @@ from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
 
-BELOW_PLANES = ("base", "loader", "math", "device", "mpi", "sleep", "transport", "host")
+BELOW_PLANES = ("base", "memory", "loader", "math", "device", "mpi", "sleep", "transport", "host")
 PLANES = ("plane", "plane/shm", "plane/mpi", "plane/nccl", "plane/gpu")
 STATIONS = ("queue", "agreement", "fusion", "coordinator", "execution", "locked_plan", "watch")
 
 CPP = {  # rooms in collectives/, the lowest first
     "base": (),
+    "memory": (),
     "observer": ("base",),
     "recorder": ("base", "observer"),
     "loader": ("base",),
@@ -27,16 +28,16 @@ CPP = {  # rooms in collectives/, the lowest first
     "sleep": ("base",),
     "transport": ("base", "mpi"),
     "host": ("base", "sleep", "transport"),
-    "plane": ("base", "observer", "math", "device", "transport"),
-    "plane/shm": ("base", "math", "transport", "host", "plane"),
-    "plane/mpi": ("base", "math", "mpi", "transport", "plane"),
+    "plane": ("base", "memory", "observer", "math", "device", "transport"),
+    "plane/shm": ("base", "memory", "math", "transport", "host", "plane"),
+    "plane/mpi": ("base", "memory", "math", "mpi", "transport", "plane"),
     "plane/nccl": ("base", "loader", "math", "device", "mpi", "sleep", "transport", "plane"),
     "plane/gpu": ("base", "math", "device", "mpi", "transport", "plane", "plane/mpi", "plane/nccl"),
     "fabric": (*BELOW_PLANES, *PLANES),
-    "queue": ("base", "observer", "device", "sleep"),
-    "agreement": ("base", "queue"),
+    "queue": ("base", "memory", "observer", "device", "sleep"),
+    "agreement": ("base", "observer", "queue"),
     "fusion": ("base",),
-    "coordinator": ("base", "agreement", "fusion"),
+    "coordinator": ("base", "observer", "agreement", "fusion"),
     "execution": ("base", "observer", "math", "plane", "queue", "agreement", "fusion"),
     "locked_plan": ("base", "observer", "fabric", "queue", "agreement", "execution"),
     "watch": ("base", "observer", "agreement", "coordinator"),
@@ -53,11 +54,11 @@ PYTHON = {  # packages in frameworks/, and modules that stand below their packag
     "sirtaki/host": (),
     "sirtaki/starters": ("sirtaki/host",),
     "sirtaki/timing/text": (),
-    "sirtaki/timing/steps": (),
+    "sirtaki/timeline/steps": (),
     # With checks, job, libraries and timing.
-    "sirtaki": ("sirtaki/host", "sirtaki/starters", "sirtaki/timing/text", "sirtaki/timing/steps"),
+    "sirtaki": ("sirtaki/host", "sirtaki/starters", "sirtaki/timing/text", "sirtaki/timeline/steps"),
     "sirtaki/launch/protocol": ("sirtaki/host", "sirtaki/starters"),
-    "sirtaki/launch/command_line": ("sirtaki/starters", "sirtaki/timing/steps", "sirtaki/launch/protocol"),
+    "sirtaki/launch/command_line": ("sirtaki/starters", "sirtaki/timeline/steps", "sirtaki/launch/protocol"),
     "sirtaki/launch/remote": ("sirtaki/host", "sirtaki/starters", "sirtaki/launch/protocol"),
     "sirtaki/launch/worker": ("sirtaki/host", "sirtaki/starters", "sirtaki/launch/protocol"),
     "sirtaki/launch/job": (
@@ -96,8 +97,6 @@ ENVIRONMENT = {
     "frameworks/sirtaki/libraries/mpi_library.py",
     "frameworks/sirtaki/checks/parameter_check.py",
     "frameworks/sirtaki/runtime.py",
-    "frameworks/sirtaki/timing/failure_records.py",
-    "frameworks/sirtaki/timing/summary.py",
     "frameworks/sirtaki/timing/settings.py",
     "frameworks/sirtaki/libraries/mpi_settings.py",
     "frameworks/sirtaki/job/starter_socket.py",

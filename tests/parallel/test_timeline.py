@@ -16,7 +16,7 @@ from traces import check_chrome, check_perfetto, read_any
 import sirtaki.torch as hvd
 from sirtaki.launch import timeline_command
 from sirtaki.native import core
-from sirtaki.timing import timeline
+from sirtaki.timeline import writer
 
 
 @contextlib.contextmanager
@@ -122,10 +122,10 @@ def test_wrong_uses_of_a_timeline(rank_count, caplog, monkeypatch):
 def test_a_host_that_does_not_see_the_file_has_its_own(rank_count, monkeypatch):
     with shared_folder() as folder:
         if hvd.rank() == 1:
-            monkeypatch.setattr(timeline, "_UNSEEN", 0)
+            monkeypatch.setattr(writer, "_UNSEEN", 0)
             for name, value in (("local_rank", 0), ("cross_rank", 1)):
                 monkeypatch.setattr(core, name, lambda value=value: value)
-            monkeypatch.setattr(timeline.socket, "gethostname", lambda: "other")
+            monkeypatch.setattr(writer.socket, "gethostname", lambda: "other")
             (folder / "other").mkdir()
         hvd.start_timeline(str(folder / ("other" if hvd.rank() else "") / "t.json"))
         for _ in range(3):

@@ -44,6 +44,13 @@ def test_import_loads_no_framework():
     assert ended.returncode == 0, ended.stderr
 
 
+def test_the_package_has_the_functions_of_every_adapter():
+    from sirtaki import runtime
+
+    assert set(runtime.__all__) <= set(sirtaki.__all__)
+    assert all(getattr(sirtaki, name) is getattr(runtime, name) for name in runtime.__all__)
+
+
 def test_without_the_compiled_core(tmp_path):
     copy_of_package(tmp_path)
     source = (

@@ -15,20 +15,20 @@ from traces import check_chrome, check_perfetto
 
 from sirtaki.launch import timeline_command
 from sirtaki.native import core
-from sirtaki.timing.chrome_trace import HEADER, ChromeForm
-from sirtaki.timing.perfetto_trace import PerfettoForm
+from sirtaki.timeline.chrome_trace import HEADER, ChromeForm
+from sirtaki.timeline.perfetto_trace import PerfettoForm
+from sirtaki.timeline.rows import Rows
+from sirtaki.timeline.shared_file import SharedFile
+from sirtaki.timeline.spans import Span, Spans
+from sirtaki.timeline.steps import Steps, parse_steps
 from sirtaki.timing.records import Record
-from sirtaki.timing.rows import Rows
-from sirtaki.timing.shared_file import SharedFile
-from sirtaki.timing.spans import Span, Spans
-from sirtaki.timing.steps import Steps, parse_steps
 
 FORMS = [pytest.param(ChromeForm, "t.json", id="chrome"), pytest.param(PerfettoForm, "t.pftrace", id="perfetto")]
 FIRST = {"name": HEADER, "ph": "M", "pid": 0, "tid": 0, "args": {"monotonic_ns": 5}}
 _KILLED = """
 import sys
-from sirtaki.timing.chrome_trace import ChromeForm
-from sirtaki.timing.shared_file import SharedFile
+from sirtaki.timeline.chrome_trace import ChromeForm
+from sirtaki.timeline.shared_file import SharedFile
 file = SharedFile(sys.argv[1], ChromeForm(), 1 << 20)
 number = 0
 while True:

@@ -1,4 +1,4 @@
-"""The timeline of a job of three ranks that ends early: the file is whole, whoever was killed."""
+"""The timeline of a job of three ranks that ends early: the file is whole, also if a rank or the job is killed."""
 
 import contextlib
 import os

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/host_buffer.h"
 #include "math/kernels.h"
+#include "memory/host_buffer.h"
 #include "plane/mpi/mpi_allreduce.h"
 #include "plane/mpi/mpi_broadcast.h"
 #include "plane/mpi/mpi_types.h"

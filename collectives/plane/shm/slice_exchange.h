@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "base/host_buffer.h"
 #include "base/task.h"
+#include "memory/host_buffer.h"
 #include "plane/data_plane.h"
 #include "plane/rail.h"
 

@@ -20,11 +20,11 @@ def main(words: Sequence[str]) -> int:
     chosen = parser.parse_args(words)
     try:
         if chosen.action == "merge":
-            from sirtaki.timing import merge
+            from sirtaki.timeline import merge
 
             merge.merge(chosen.files, chosen.output)
         else:
-            from sirtaki.timing import plot
+            from sirtaki.timeline import plot
 
             plot.draw(chosen.file, chosen.output)
     except (ValueError, OSError) as error:

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from sirtaki.native import core
-from sirtaki.timing import records
+from sirtaki.timing import records, settings
 from sirtaki.timing.records import Record
 
-VARIABLE = "SIRTAKI_FAILURE_RECORDS"
 COUNT = 2000
 _TORCH_VERSION = "2.10"  # of the dump's format
 _TORCH_VERBS = {
@@ -33,7 +32,7 @@ def keep(cause: Mapping[str, Any]) -> None:
     """Writes this rank's files into the folder that SIRTAKI_FAILURE_RECORDS names; nothing without it. A folder that
     cannot be written is no reason to hide the failure itself.
     """
-    folder = os.environ.get(VARIABLE, "")
+    folder = settings.failure_folder()
     if not folder:
         return
     found = records.latest(COUNT)

@@ -1,4 +1,4 @@
-"""What the environment says about the timeline (SIRTAKI_TIMELINE...) and the tuner (SIRTAKI_AUTOTUNE...).
+"""What the environment says about the recorder, the closing line, the timeline and the tuner.
 
 The flags of sirtakirun set the same variables.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from sirtaki.timing.steps import parse_steps
+from sirtaki.timeline.steps import parse_steps
 
 DYNAMIC = "DYNAMIC"  # as a file's name: wait for start_timeline()
 _TRUE = ("1", "true", "yes", "on")
@@ -35,6 +35,16 @@ def flag(name: str) -> bool:
 def has_recorder() -> bool:
     """Whether the core's flight recorder is on, which is where a timeline comes from."""
     return look_up("RECORDER")[1] != "0"
+
+
+def has_summary() -> bool:
+    """Whether a job ends with a line about where its time went: not with SIRTAKI_SUMMARY=0."""
+    return look_up("SUMMARY")[1] != "0"
+
+
+def failure_folder() -> str:
+    """SIRTAKI_FAILURE_RECORDS: where a failed job leaves its last records; "" for nowhere."""
+    return look_up("FAILURE_RECORDS")[1]
 
 
 def number(name: str, default: int, least: int = 1) -> int:

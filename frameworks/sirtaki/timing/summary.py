@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
 from sirtaki.native import core
-from sirtaki.timing import energy
+from sirtaki.timing import energy, settings
 from sirtaki.timing.text import summary_line
 
-VARIABLE = "SIRTAKI_SUMMARY"
 _NS = 1e-9
 _NAMED = 16  # ranks in the closing report
 
@@ -65,7 +63,7 @@ def _part(times: Mapping[str, int]) -> dict[str, Any]:
 
 def closing_report() -> dict[str, Any] | None:
     """The report of a rank that leaves the job; None if nothing is to be said: no steps, or SIRTAKI_SUMMARY=0."""
-    if os.environ.get(VARIABLE, "").strip() == "0":
+    if not settings.has_summary():
         return None
     times = core.step_times()
     if times is None or not times["steps"]:

@@ -15,14 +15,14 @@ import threading
 import time
 
 from sirtaki.native import core
+from sirtaki.timeline.chrome_trace import HEADER, ChromeForm
+from sirtaki.timeline.perfetto_trace import PerfettoForm
+from sirtaki.timeline.rows import Rows
+from sirtaki.timeline.shared_file import Form, SharedFile
+from sirtaki.timeline.spans import STEPS, Span, Spans
+from sirtaki.timeline.steps import parse_steps
 from sirtaki.timing import settings
-from sirtaki.timing.chrome_trace import HEADER, ChromeForm
-from sirtaki.timing.perfetto_trace import PerfettoForm
 from sirtaki.timing.records import Record, decode
-from sirtaki.timing.rows import Rows
-from sirtaki.timing.shared_file import Form, SharedFile
-from sirtaki.timing.spans import STEPS, Span, Spans
-from sirtaki.timing.steps import parse_steps
 
 _INTERVAL = 0.05  # seconds between two writes; programs for Horovod look into the file 0.1 s after a call
 _UNSEEN = 3.0  # seconds after which rank 0's file counts as invisible on this host

@@ -1,4 +1,4 @@
-#include "base/large_blocks.h"
+#include "memory/large_blocks.h"
 
 #include <sys/mman.h>
 
@@ -71,8 +71,8 @@ class FreeBlocks {
   std::size_t bytes_ = 0;
 };
 
-// A forked child may inherit the mutex locked, for ever. So nobody waits for it: whoever does not get it maps or
-// unmaps.
+// A forked child may inherit the mutex locked, for ever. So no thread waits for the mutex: a thread that does not get
+// it maps or unmaps its block.
 std::mutex& mutex() {
   static auto* const made = new std::mutex;
   return *made;

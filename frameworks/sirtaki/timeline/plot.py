@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sirtaki.timing import merge
-from sirtaki.timing.shared_file import Event
-from sirtaki.timing.spans import STEPS, WAITS
+from sirtaki.timeline import merge
+from sirtaki.timeline.shared_file import Event
+from sirtaki.timeline.spans import STEPS, WAITS
 
 _COLORS = {"computing": "#c9d6df", "waiting for ranks": "#e4572e", "exchange": "#4d9de0", "other waiting": "#f3a712"}
 _MOST_STEPS = 400  # bars of a rank

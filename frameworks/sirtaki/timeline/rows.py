@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sirtaki.timing.shared_file import Event
-from sirtaki.timing.spans import RANK_ROWS, Span
+from sirtaki.timeline.shared_file import Event
+from sirtaki.timeline.spans import RANK_ROWS, Span
 
 _MOST = 2000  # rows of a rank; further tensors share one
 _OTHERS = "other tensors"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from sirtaki.timing.shared_file import Event
+from sirtaki.timeline.shared_file import Event
 
 HEADER = "sirtaki_timeline"  # the name of the first event, which describes the file
 

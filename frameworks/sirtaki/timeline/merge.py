@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sirtaki.timing.chrome_trace import HEADER
-from sirtaki.timing.shared_file import Event
+from sirtaki.timeline.chrome_trace import HEADER
+from sirtaki.timeline.shared_file import Event
 
 _SKEW = 60 * 10**9  # ns by which the clocks of a job's hosts may differ
 _GZIP = b"\x1f\x8b"

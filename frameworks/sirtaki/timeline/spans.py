@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from sirtaki.timeline.steps import Steps
 from sirtaki.timing.records import Record
-from sirtaki.timing.steps import Steps
 
 STEPS, WAITS, BATCHES, CYCLES = "steps", "waits", "batches", "cycles"
 RANK_ROWS = (STEPS, WAITS, BATCHES, CYCLES)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sirtaki.timing.chrome_trace import HEADER
-from sirtaki.timing.shared_file import Event
+from sirtaki.timeline.chrome_trace import HEADER
+from sirtaki.timeline.shared_file import Event
 
 _PACKET = 0x0A  # tag of a packet in a trace
 _FILE_TRACK = 1

@@ -1,4 +1,4 @@
-#include "engine/clock_difference.h"
+#include "host/clock_difference.h"
 
 #include <algorithm>
 #include <array>

@@ -6,7 +6,7 @@
 #include <memory>
 #include <new>
 
-#include "base/large_blocks.h"
+#include "memory/large_blocks.h"
 
 namespace sirtaki {
 
