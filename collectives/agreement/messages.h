@@ -8,10 +8,10 @@
 
 #include "agreement/failure_cause.h"
 #include "agreement/rank_status.h"
-#include "base/arrival.h"
 #include "base/error.h"
 #include "base/serialization.h"
 #include "base/types.h"
+#include "observer/arrival.h"
 
 namespace sirtaki {
 

@@ -29,7 +29,7 @@ std::string title_of(const std::pair<std::string, std::uint64_t>& key) {
   return shown.title();
 }
 
-// A joined rank to which rows are sent, that nobody would read; -1 if there is none.
+// A joined rank to which rows are sent, although no program would read them; -1 if there is none.
 int rank_that_misses_rows(const RequestsByRank& requests, const Agreement& agreement) {
   if (agreement.request.verb != Verb::kAlltoall) return -1;
   for (std::size_t place = 0; place < agreement.sizes.size(); ++place) {
@@ -193,8 +193,7 @@ std::string Coordinator::reason_to_refuse(const Key& key, const Entry& entry) co
   }
   return cannot + list_ranks(global(joined)) +
          " called join(). A rank that has joined can take part in allreduce and barrier, and in allgather, broadcast "
-         "and "
-         "alltoall in host memory, until all ranks have joined.";
+         "and alltoall in host memory, until all ranks have joined.";
 }
 
 void Coordinator::refuse(const Key& key, const std::string& message) {

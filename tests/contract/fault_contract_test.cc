@@ -280,7 +280,7 @@ void check_abort(int size, const std::function<void(Transport&)>& wait_for_rank_
   });
 }
 
-TEST_CASE("An abort from another thread frees every rank, whatever it waits for") {
+TEST_CASE("An abort from another thread ends every wait of every rank") {
   for (const int size : kSizes) {
     check_abort(size, [](Transport& transport) {
       Message message;

@@ -158,6 +158,22 @@ TEST_CASE("The rows of an allgather may change on one rank alone") {
   }
 }
 
+TEST_CASE("A name whose sizes change in each step does not keep the other names from a plan") {
+  Fixture f(2);
+  std::vector<std::vector<CacheSlot>> planned;
+  for (int step = 0; step < 20 && planned.empty(); ++step) {
+    for (const int rank : {0, 1}) {
+      Request gather = allreduce("g", {step + 1});
+      gather.verb = Verb::kAllgather;
+      f.submit(rank, allreduce("a"));
+      f.submit(rank, gather);
+    }
+    planned = f.decide(false, true).plan;
+  }
+  REQUIRE_MESSAGE(planned.size() == 1U, "a plan of one batch");
+  CHECK_MESSAGE(planned[0].size() == 1U, "which is the allreduce");
+}
+
 TEST_CASE("New batches wait while the planes are busy") {
   Fixture f(2);
   for (int rank : {0, 1}) f.submit(rank, allreduce("a"));

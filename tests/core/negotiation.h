@@ -95,8 +95,8 @@ struct Fixture {
     coordinator.receive(rank, announcement, now);
   }
 
-  Verdict decide(bool busy = false) {
-    const Verdict verdict = decode_verdict(encode(coordinator.decide(busy, kFusion)));
+  Verdict decide(bool busy = false, bool may_plan = false) {
+    const Verdict verdict = decode_verdict(encode(coordinator.decide(busy, kFusion, may_plan)));
     for (Member& member : members) last_ran = member.act_on(verdict);
     return verdict;
   }

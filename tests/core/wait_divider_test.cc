@@ -1,4 +1,4 @@
-// The parts of a wait: each moment gets its cause, and the parts add up to the wait whatever the records are.
+// The parts of a wait: each moment gets one cause, and the parts add up to the wait, also for random records.
 #include "recorder/wait_divider.h"
 
 #include <doctest/doctest.h>
@@ -180,7 +180,7 @@ std::vector<Record> any_records(std::mt19937& random, std::int64_t& waited) {
   return records;
 }
 
-TEST_CASE("The parts add up to the wait, whatever the records") {
+TEST_CASE("The parts add up to the wait for random records") {
   std::mt19937 random(1);
   for (int round = 0; round < 300; ++round) {
     std::int64_t waited = 0;

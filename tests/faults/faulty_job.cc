@@ -254,7 +254,7 @@ std::string Outcome::complaint(const Job& job) const {
     const bool gone = job.fault.kind == Kind::kThrows && static_cast<int>(rank) == job.fault.rank;
     const std::string who = "rank " + std::to_string(rank);
     if (errors[rank].empty()) {
-      if (struck_leaving) continue;  // whoever has left already cannot be told
+      if (struck_leaving) continue;  // a rank that has left already cannot be notified
       return who + " ended well, while others failed";
     }
     if (gone || names_cause(errors[rank], job.fault) || (is_named && waited_at_start(errors[rank]))) continue;

@@ -15,6 +15,8 @@ import sirtaki.torch as hvd
 
 COUNT = int(os.environ.get("TEST_PROGRAMS", "100"))
 FIRST = int(os.environ.get("TEST_FIRST_PROGRAM", "0"))
+# A wait that was given up in the middle of backward, before a late hook; names that two optimizers both add.
+FOUND_WRONG = (1516, 1907)
 REFUSALS = (
     "was replaced or changed during backward",
     "computed more than backward_passes_per_step",
@@ -40,7 +42,7 @@ def largest_difference(one: list[list[float]], other: list[list[float]]) -> floa
 @pytest.mark.filterwarnings("ignore")
 def test_random_programs(rank_count):
     refused, wrong = 0, []
-    for seed in range(FIRST, FIRST + COUNT):
+    for seed in (*range(FIRST, FIRST + COUNT), *FOUND_WRONG):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             why, own = outcome(seed)

@@ -45,6 +45,12 @@ def test_sparse_average_at_the_ends(rank_count):
         result = hvd.sparse_allreduce_async(own, name=f"ends {dtype}", op=hvd.Average)()
         assert result.dtype == dtype
         assert result.values().tolist() == values.tolist(), dtype
+    largest = torch.finfo(torch.float64).max
+    for dtype, end in ((torch.complex64, torch.finfo(torch.float32).max), (torch.complex128, largest)):
+        values = torch.tensor([[complex(end, -end)], [complex(3, -1)]], dtype=dtype)
+        own = torch.sparse_coo_tensor(torch.tensor([[1, 5]]), values, (ROWS, 1))
+        result = hvd.sparse_allreduce_async(own, name=f"ends {dtype}", op=hvd.Average)()
+        assert result.values().tolist() == values.tolist(), dtype
     unequal = torch.sparse_coo_tensor(torch.tensor([[1]]), torch.tensor([[-1 - hvd.rank()]]), (ROWS, 1))
     result = hvd.sparse_allreduce_async(unequal, name="truncated", op=hvd.Average)()
     assert result.values().tolist() == [[-(sum(range(1, rank_count + 1)) // rank_count)]]

@@ -11,7 +11,7 @@ import torch
 
 @dataclass(frozen=True)
 class TensorPlace:
-    """Stands for the tensor with this number. on_host: it is on the host, on whatever device its parameter is."""
+    """Stands for the tensor with this number. on_host: the tensor is on the host, also if its parameter is on a GPU."""
 
     number: int
     shape: tuple[int, ...]

@@ -33,7 +33,7 @@ class Options:
 
     @property
     def first_name(self) -> str:
-        """Equal on all ranks, whatever order the parameters have; no optimizer of the same number has it."""
+        """Equal on all ranks, also if their parameters are in another order. No optimizer of the same number has it."""
         return min(self.names, default="")
 
     def name_of(self, number: int) -> str:
