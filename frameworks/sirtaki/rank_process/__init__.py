@@ -1,0 +1,1 @@
+"""How this process takes part in a job: start, link to its supervisor, children, and end."""

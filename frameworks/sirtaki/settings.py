@@ -1,0 +1,102 @@
+"""The settings that a rank's Python code reads from the environment: SIRTAKI_<name>, else HOROVOD_<name>.
+
+The flags of sirtakirun set the same variables. The core's settings are in collectives/base/settings.cc, the variables
+of the launcher's flags in launch/command_line/.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from sirtaki.timeline.steps import parse_steps
+
+DYNAMIC = "DYNAMIC"  # as a file's name: wait for start_timeline()
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("", "0", "false", "no", "off")
+_MEGABYTES = 64
+
+
+def look_up(name: str) -> tuple[str, str]:
+    """(the variable that is set, its value): SIRTAKI_<name>, else HOROVOD_<name>; ("", "") if neither is set."""
+    for variable in (f"SIRTAKI_{name}", f"HOROVOD_{name}"):
+        if value := os.environ.get(variable, "").strip():
+            return variable, value
+    return "", ""
+
+
+def flag(name: str) -> bool:
+    """ValueError for anything but a truth value."""
+    variable, value = look_up(name)
+    if value.lower() not in (*_TRUE, *_FALSE):
+        raise ValueError(f"{variable}={value!r}: expected 1 or 0")
+    return value.lower() in _TRUE
+
+
+def has_recorder() -> bool:
+    """Whether the core's flight recorder is on, which is where a timeline comes from."""
+    return look_up("RECORDER")[1] != "0"
+
+
+def has_summary() -> bool:
+    """Whether a job ends with a line about where its time went: not with SIRTAKI_SUMMARY=0."""
+    return look_up("SUMMARY")[1] != "0"
+
+
+def failure_folder() -> str:
+    """SIRTAKI_FAILURE_RECORDS: where a failed job leaves its last records; "" for nowhere."""
+    return look_up("FAILURE_RECORDS")[1]
+
+
+def number(name: str, default: int, least: int = 1) -> int:
+    variable, value = look_up(name)
+    if not variable:
+        return default
+    if not value.isdecimal() or int(value) < least:
+        raise ValueError(f"{variable}={value!r}: expected a whole number of at least {least}")
+    return int(value)
+
+
+@dataclass(frozen=True)
+class TimelineSettings:
+    """limit: bytes of the file."""
+
+    path: str
+    mark_cycles: bool
+    steps: str
+    limit: int
+
+
+def timeline() -> TimelineSettings:
+    """Raises ValueError. path: "" without a timeline."""
+    _, path = look_up("TIMELINE")
+    variable, steps = look_up("TIMELINE_STEPS")
+    try:
+        parse_steps(steps or "0:")
+    except ValueError as error:
+        raise ValueError(f"{variable}: {error}") from None
+    limit = number("TIMELINE_MEGABYTES", _MEGABYTES) << 20
+    return TimelineSettings(path, flag("TIMELINE_MARK_CYCLES"), steps or "0:", limit)
+
+
+@dataclass(frozen=True)
+class TunerSettings:
+    """Equal on all ranks but for the log, which rank 0 writes. warmup, steps: of each sample."""
+
+    on: bool
+    log: str
+    warmup: int
+    steps: int
+
+    def agreed(self) -> str:
+        return f"SIRTAKI_AUTOTUNE={int(self.on)}" + (f" ({self.warmup} + {self.steps} steps)" if self.on else "")
+
+
+def tuner() -> TunerSettings:
+    """Raises ValueError."""
+    return TunerSettings(
+        flag("AUTOTUNE"),
+        look_up("AUTOTUNE_LOG")[1],
+        number("AUTOTUNE_WARMUP_SAMPLES", 3, least=0),
+        number("AUTOTUNE_STEPS_PER_SAMPLE", 10),
+    )
