@@ -1,1 +1,0 @@
-"""How this process takes part in a job: start, link to its supervisor, children, and end."""
