@@ -128,7 +128,7 @@ void start_engine(const StartOptions& start) {
   }
   MpiCommunicator communicator = base_communicator(*process().session, start);
   options.log = [rank = communicator.rank(), settings = options.settings](const std::string& line) {
-    if (settings.says_warnings) log(rank, settings.says_time, line);
+    if (settings.log_warnings) log(rank, settings.log_time, line);
   };
   auto world = make_mpi_fabric(std::move(communicator), plane_options(options.settings, options.log));
   const bool records = options.settings.recorder;

@@ -71,7 +71,7 @@ void read_cores(std::vector<int>& target) {
   }
 }
 
-void read_level(bool& says_warnings) {
+void read_level(bool& log_warnings) {
   const auto variable = look_up("LOG_LEVEL");
   if (!variable) return;
   const std::string level = lower(variable->value);
@@ -81,7 +81,7 @@ void read_level(bool& says_warnings) {
     throw Error(ErrorKind::kInvalidArgument,
                 variable->name + "='" + variable->value + "': expected trace, debug, info, warning, error or fatal");
   }
-  says_warnings = found - kLevels.begin() <= 3;
+  log_warnings = found - kLevels.begin() <= 3;
 }
 
 }  // namespace
@@ -110,13 +110,13 @@ Settings Settings::from_environment() {
   }
   read_flag("HIERARCHICAL_ALLREDUCE", settings.hierarchical_allreduce);
   read_cores(settings.thread_affinity);
-  read_level(settings.says_warnings);
+  read_level(settings.log_warnings);
   bool threads_disabled = false;
   read_flag("MPI_THREADS_DISABLE", threads_disabled);
   settings.mpi_threads = !threads_disabled;
   bool time_hidden = false;
   read_flag("LOG_HIDE_TIME", time_hidden);
-  settings.says_time = !time_hidden;
+  settings.log_time = !time_hidden;
   int disabled = 0;
   read("STALL_CHECK_DISABLE", 1, disabled);
   if (disabled != 0) settings.stall_warning_seconds = settings.stall_abort_seconds = 0;

@@ -1,27 +1,29 @@
-// All settings that a user may make by environment variables. The only file of the core that reads the environment.
-// Each SIRTAKI_X may also be spelled HOROVOD_X; SIRTAKI_X takes precedence.
+// All settings that a user may change by environment variables. Only settings.cc reads the environment in the core.
+// Each variable SIRTAKI_X may also be named HOROVOD_X; SIRTAKI_X takes precedence.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "base/time_limits.h"
+
 namespace sirtaki {
 
 struct Settings {
-  // SIRTAKI_FUSION_THRESHOLD: bytes that one batch may hold; 0 sends every tensor by itself. Rank 0's value counts.
+  // SIRTAKI_FUSION_THRESHOLD: the largest batch in bytes; 0 sends every tensor alone. Rank 0's value applies.
   std::int64_t fusion_threshold = std::int64_t{128} << 20;
-  // SIRTAKI_CACHE_CAPACITY: requests that are remembered so that repeating them costs a few bytes; 0 turns it off.
+  // SIRTAKI_CACHE_CAPACITY: cached requests; repeating one costs a few bytes. 0 switches the cache off.
   int cache_capacity = 4096;
-  // SIRTAKI_LOCK_PLAN: 1 lets ranks that repeat a step lock it as a plan without votes; 0 negotiates every step.
+  // SIRTAKI_LOCK_PLAN: 1: ranks that repeat a step lock it as a plan without votes; 0: they negotiate every step.
   bool lock_plan = true;
-  // SIRTAKI_STALL_CHECK_TIME_SECONDS: a request that lacks ranks for so long is reported, and again each such time.
-  // 0, or SIRTAKI_STALL_CHECK_DISABLE=1, turns it off.
-  double stall_warning_seconds = 60;
-  // SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS: after so long the job ends with an error on every rank. 0 turns it off.
-  double stall_abort_seconds = 600;
-  // SIRTAKI_START_TIMEOUT: seconds in which all ranks must have arrived in init.
-  double start_timeout_seconds = 120;
+  // SIRTAKI_STALL_CHECK_TIME_SECONDS: a request whose ranks do not all come is reported after this time, and again
+  // after each such time. 0, or SIRTAKI_STALL_CHECK_DISABLE=1, switches this off.
+  double stall_warning_seconds = double{kStallWarning.count()};
+  // SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS: after this time the job ends with an error on every rank. 0: never.
+  double stall_abort_seconds = double{kStallAbort.count()};
+  // SIRTAKI_START_TIMEOUT: seconds within which all ranks must call init().
+  double start_timeout_seconds = double{kStartTimeout.count()};
 
   // SIRTAKI_RECORDER: 0 switches off the flight recorder of this rank.
   bool recorder = true;
@@ -29,25 +31,25 @@ struct Settings {
   // SIRTAKI_CPU_OPERATIONS: "shm" lets ranks of one host exchange data through shared memory, "mpi" never does.
   bool shared_memory = true;
 
-  // SIRTAKI_HOSTNAME: what this process's host is called. Ranks share memory if they are on one machine and their hosts
-  // are called the same; so containers that cannot share it need names of their own. None: what the system says.
+  // SIRTAKI_HOSTNAME: the name of this process's host; empty: the system's name. Ranks of one machine share memory if
+  // their hosts have the same name. So containers that cannot share memory need different names.
   std::string host_name;
 
   // SIRTAKI_GPU_OPERATIONS: "nccl" or "mpi" for tensors on GPUs; empty: NCCL where all ranks can use it.
   std::string gpu_operations;
 
-  // SIRTAKI_HIERARCHICAL_ALLREDUCE=1: tensors on GPUs are added up by NCCL in each host, and by MPI between hosts.
+  // SIRTAKI_HIERARCHICAL_ALLREDUCE=1: NCCL reduces tensors on GPUs within each host, MPI between hosts.
   bool hierarchical_allreduce = false;
 
-  // SIRTAKI_THREAD_AFFINITY: cores for the engine's thread, one for each local rank, "0,4"; none: as the process has
-  // it.
+  // SIRTAKI_THREAD_AFFINITY: cores for the engine's thread, one for each local rank, as in "0,4"; empty: the
+  // process's cores.
   std::vector<int> thread_affinity;
-  // SIRTAKI_MPI_THREADS_DISABLE=1: initialises MPI for one thread at a time rather than for any number at once.
+  // SIRTAKI_MPI_THREADS_DISABLE=1: initialises MPI for one thread at a time (MPI_THREAD_SERIALIZED), not for several.
   bool mpi_threads = true;
   // SIRTAKI_LOG_LEVEL: trace, debug, info, warning, error or fatal. The core itself writes warnings only.
-  bool says_warnings = true;
-  // SIRTAKI_LOG_HIDE_TIME=1: without the time in front.
-  bool says_time = true;
+  bool log_warnings = true;
+  // SIRTAKI_LOG_HIDE_TIME=1: lines of the log do not begin with the time.
+  bool log_time = true;
 
   // Throws Error(kInvalidArgument) naming the variable and its value.
   static Settings from_environment();

@@ -1,57 +1,67 @@
-// How long the engine waits for what. One table, since one limit often has to be longer than another: the checks at the
-// end keep that order.
+// All time limits of the engine, in one table, because some limits must be longer than others. The checks at the end
+// keep that order.
 #pragma once
 
 #include <chrono>
 
 namespace sirtaki {
 
-// ---- Sleeping ----
+// ---- Defaults of settings (base/settings.h) ----
 
-// MPI cannot wake a process. So a rank at rest looks this often for a message: that the job has failed, or a question.
+// All ranks must have called init() within this time: SIRTAKI_START_TIMEOUT.
+inline constexpr std::chrono::seconds kStartTimeout{120};
+// A missing rank is reported after the first time, and ends the job after the second.
+inline constexpr std::chrono::seconds kStallWarning{60};
+inline constexpr std::chrono::seconds kStallAbort{600};
+
+// ---- Sleep ----
+
+// MPI cannot wake a process. So an idle rank checks for messages (a failure, a request for its status) this often.
 inline constexpr std::chrono::seconds kIdleLook{1};
-// Where every other rank wakes this one. Only a second line of defence.
+// The same where every other rank wakes this one. It only matters if a wake-up is lost.
 inline constexpr std::chrono::seconds kIdleSleep{60};
-// Of naps while something is under way: where MPI cannot wake this rank, and where the others do.
+// The longest nap while a collective runs: where MPI cannot wake this rank, and where the other ranks wake it.
 inline constexpr std::chrono::milliseconds kLongestNap{1};
 inline constexpr std::chrono::milliseconds kLongestNapIfWoken{20};
-// How long a waiting thread does the engine's work before it looks for signals, and one that may not wait.
+// A waiting thread does the engine's work for this long before it checks for signals; a thread that may not wait, for
+// the second time.
 inline constexpr std::chrono::milliseconds kHelp{100};
 inline constexpr std::chrono::microseconds kShortHelp{100};
-// How often a waiting rank looks whether the others still live.
+// A waiting rank checks this often that the other ranks are alive.
 inline constexpr std::chrono::milliseconds kLivenessLook{250};
 
-// ---- Status reports: each asks the one before ----
+// ---- Status reports: each limit contains the one before ----
 
-// Python's threads answer with their stacks.
+// For the stacks of Python's threads.
 inline constexpr std::chrono::milliseconds kStacksOfInterpreter{1500};
-// A thread of this process gets this rank's report.
+// For this rank's own report.
 inline constexpr std::chrono::milliseconds kOwnReport{2500};
-// The coordinator gets the reports of late ranks before it ends a job that stands still.
+// For the reports of late ranks, which the coordinator collects before it ends a job that has stalled.
 inline constexpr std::chrono::seconds kReportsOfLateRanks{3};
-// The coordinator gets the reports of all ranks for the job's status.
+// For the reports of all ranks, which the coordinator collects for the job's status.
 inline constexpr std::chrono::seconds kReportsOfAllRanks{4};
-// A thread of any process gets the job's status.
+// For the job's status, requested by a thread of any process.
 inline constexpr std::chrono::seconds kJobStatus{7};
 
 // ---- Failure ----
 
-// The threads of a killed process end one after another. MPI may miss one before the engine's thread has ended.
+// The threads of a killed process end one after another. MPI may report the loss before the engine's thread has ended.
 inline constexpr std::chrono::milliseconds kProcessDeath{200};
-// The ranks agree on one cause; then the last messages leave. Each may take so long.
+// The ranks agree on one cause. Then the last messages are sent, within the same limit.
 inline constexpr std::chrono::seconds kAgreementOnFailure{2};
-// A thread that reports a failure waits for the agreement.
+// A thread that reports a failure waits this long for the agreement.
 inline constexpr std::chrono::milliseconds kWaitForAgreement{2500};
-// The process ends even though its engine's thread is held up inside a library.
+// The process ends after this time even if a library blocks the engine's thread.
 inline constexpr std::chrono::seconds kForcedExit{5};
 
+static_assert(kStallWarning < kStallAbort && kStallWarning < kStartTimeout);
 static_assert(kLongestNap < kLongestNapIfWoken && kLongestNapIfWoken < kLivenessLook && kIdleLook < kIdleSleep);
-static_assert(kShortHelp < kHelp && kHelp < kLivenessLook, "a rank that helps looks after the others in time, too");
-static_assert(kStacksOfInterpreter < kOwnReport, "a report comes although the interpreter does not answer");
-static_assert(kIdleLook + kStacksOfInterpreter < kReportsOfLateRanks, "an idle rank between hosts answers in time");
-static_assert(kIdleLook + kStacksOfInterpreter < kReportsOfAllRanks, "an idle rank between hosts answers in time");
-static_assert(kIdleLook + kReportsOfAllRanks + kIdleLook < kJobStatus, "the question and the answer travel as well");
-static_assert(kAgreementOnFailure < kWaitForAgreement, "the waiting thread learns the agreed cause");
-static_assert(2 * kAgreementOnFailure < kForcedExit, "the engine's thread ends the job itself where it can");
+static_assert(kShortHelp < kHelp && kHelp < kLivenessLook, "a rank that helps still checks the others in time");
+static_assert(kStacksOfInterpreter < kOwnReport, "the report arrives even if the interpreter does not answer");
+static_assert(kIdleLook + kStacksOfInterpreter < kReportsOfLateRanks, "an idle rank on another host answers in time");
+static_assert(kIdleLook + kStacksOfInterpreter < kReportsOfAllRanks, "an idle rank on another host answers in time");
+static_assert(kIdleLook + kReportsOfAllRanks + kIdleLook < kJobStatus, "the request and the answer need time, too");
+static_assert(kAgreementOnFailure < kWaitForAgreement, "the waiting thread gets the agreed cause");
+static_assert(2 * kAgreementOnFailure < kForcedExit, "the engine's thread ends the job itself if it can");
 
 }  // namespace sirtaki
