@@ -135,6 +135,7 @@ class PointToPoint final : public DataPlane {
     for (PendingPtr& transfer : pending) co_await std::move(transfer);
     std::byte* own = buffer + starts[static_cast<std::size_t>(rank_)] * item_size;
     std::vector<const std::byte*> inputs;
+    inputs.reserve(static_cast<std::size_t>(size_));
     for (int r = 0; r < size_; ++r) inputs.push_back(r == rank_ ? own : offset(theirs.data(), r * bytes));
     reduce_inputs(reduction, inputs, own, count);
   }
@@ -175,6 +176,7 @@ class PointToPoint final : public DataPlane {
     int round = 0;
     for (std::int64_t done = 0; done < longest; done += step, ++round) {
       std::vector<std::int64_t> counts;
+      counts.reserve(spread.counts.size());
       for (const std::int64_t count : spread.counts) counts.push_back(std::clamp<std::int64_t>(count - done, 0, step));
       const std::vector<std::int64_t> packed = starts_of(counts);
       HostBuffer buffer(static_cast<std::size_t>(packed.back() * wire_size));

@@ -49,7 +49,7 @@ class OwnDelay {
   std::int64_t at_step_ = -1;
 };
 
-thread_local OwnDelay own_delay;
+constinit thread_local OwnDelay own_delay;
 
 void describe(const Request& request, Record& record) {
   for (const TensorSpec& tensor : request.tensors) {

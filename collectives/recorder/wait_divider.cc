@@ -204,7 +204,9 @@ void WaitDivider::on_all_arrived(const Record& record) {
 }
 
 void WaitDivider::on_wait_end(const Record& record) {
-  if (waiters_ == 0 || --waiters_ > 0) return;
+  if (waiters_ == 0) return;
+  --waiters_;
+  if (waiters_ > 0) return;
   WaitParts parts = wait_.take();
   parts.take_delay(static_cast<std::int64_t>(record.bytes));
   open_.wait.add(parts);

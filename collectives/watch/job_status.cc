@@ -1,5 +1,7 @@
 #include "watch/job_status.h"
 
+#include <numeric>
+
 #include "base/time_limits.h"
 
 namespace sirtaki {
@@ -7,8 +9,8 @@ namespace sirtaki {
 void JobStatus::look(Coordinator& coordinator, Clock::time_point now) {
   if (!coordinator.job_status_wanted()) return;
   if (!asked_at_) {
-    std::vector<int> all;
-    for (std::size_t rank = 0; rank < hosts_.size(); ++rank) all.push_back(static_cast<int>(rank));
+    std::vector<int> all(hosts_.size());
+    std::iota(all.begin(), all.end(), 0);
     coordinator.ask(all);
     asked_at_ = now;
   } else if (coordinator.reports().size() == hosts_.size() || now - *asked_at_ > kReportsOfAllRanks) {

@@ -1,6 +1,7 @@
 #include "watch/stall_watch.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <set>
 #include <tuple>
@@ -13,9 +14,7 @@ namespace {
 
 double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-std::string round_seconds(Clock::duration duration) {
-  return std::to_string(static_cast<long>(seconds(duration) + 0.5)) + " s";
-}
+std::string round_seconds(Clock::duration duration) { return std::to_string(std::lround(seconds(duration))) + " s"; }
 
 // The call site of the request for which this rank has waited longest; empty if unknown.
 std::string site_of(int rank, const std::vector<Waiting>& waiting) {
@@ -177,6 +176,7 @@ std::string StallWatch::list_missing(const std::vector<Waiting>& waiting, Clock:
 
 std::string StallWatch::list(const std::vector<int>& ranks) const {
   std::vector<int> global;
+  global.reserve(ranks.size());
   for (const int rank : ranks) global.push_back(global_ranks_[static_cast<std::size_t>(rank)]);
   return list_ranks(global);
 }

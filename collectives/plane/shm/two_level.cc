@@ -129,6 +129,7 @@ std::unique_ptr<DataPlane> make_two_level_plane(Transport& transport, const std:
   const HostLayout levels = host_layout_of(transport.rank(), hosts);
   auto host = transport.split(levels.host);
   std::vector<std::size_t> sizes;
+  sizes.reserve(kSlotBytes.size());
   for (const std::size_t slot : kSlotBytes) sizes.push_back(ShmChannel::segment_size(host->size(), slot));
   std::string failure;
   auto segment = ShmSegment::make(*host, sizes, failure);
