@@ -1,9 +1,12 @@
-"""The cost of the flight recorder: 1 KiB allreduce, and a step of 32 small buckets, with it and without, in turns.
+"""The cost of the flight recorder: with it and without, in turns within one job.
 
-    python benchmarks/recorder_cost.py [--ranks 2] [--turns 6]
+It times a 1 KiB allreduce, a step of 32 small buckets, and one of torch's DistributedOptimizer with the 161 gradients
+of ResNet-50.
 
-Prints microseconds (the least of all turns) and the ratio on/off. Each turn is a job of its own, because the setting is
-read by init(). Minima are compared, since other work on the machine only adds time.
+    python benchmarks/recorder_cost.py [--ranks 2] [--turns 20] [--only core|torch]
+
+Prints microseconds (the least of all turns) and the ratio on/off. Minima are compared, since other work on the machine
+only adds time. Each turn leaves the job and joins it again, because init() reads the setting.
 """
 
 from __future__ import annotations
@@ -16,10 +19,23 @@ import sys
 from pathlib import Path
 
 FRAMEWORKS = Path(__file__).resolve().parents[1] / "frameworks"
-PROGRAM = """
-import ctypes, json, time, sirtaki as hvd
+TURNS = """
+import json, os, sys, time
+def compare(hvd, measure):
+    found = {}
+    for turn in range(2 * int(sys.argv[1])):
+        setting = "10"[turn % 2]
+        os.environ["SIRTAKI_RECORDER"] = setting
+        hvd.init()
+        for what, seconds in measure().items():
+            best = found.setdefault(what, {})
+            best[setting] = min(seconds * 1e6, best.get(setting, seconds * 1e6))
+        hvd.shutdown()
+    print(json.dumps(found), flush=True)
+"""
+CORE = """
+import ctypes, sirtaki as hvd
 from sirtaki.native import core
-hvd.init()
 def tensor(elements, keep=[]):
     keep.append((ctypes.c_float * elements)())
     address = ctypes.addressof(keep[-1])
@@ -35,36 +51,67 @@ def step():
     for work in works: work.wait()
     core.end_step()
 def fastest(call, count, rounds):
-    for _ in range(60 * count): call()  # fills the rings once, so that their pages are there
+    for _ in range(2 * count): call()
     best = []
     for _ in range(rounds):
         begin = time.perf_counter()
         for _ in range(count): call()
         best.append((time.perf_counter() - begin) / count)
-    return min(best) * 1e6
-print(json.dumps({"1 KiB allreduce": fastest(small, 200, 40), "step of 32 buckets": fastest(step, 20, 40)}), flush=True)
+    return min(best)
+compare(hvd, lambda: {"1 KiB allreduce": fastest(small, 50, 300), "step of 32 buckets": fastest(step, 2, 200)})
 """
+# Its backward only hands on the gradients.
+TORCH = """
+import torch, sirtaki.torch as hvd
+def shapes():
+    yield from ((64, 3, 7, 7), (64,), (64,))
+    inputs = 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for block in range(blocks):
+            weights = [(width, inputs, 1, 1), (width, width, 3, 3), (4 * width, width, 1, 1)]
+            if block == 0: weights.append((4 * width, inputs, 1, 1))
+            for weight in weights: yield from (weight, weight[:1], weight[:1])
+            inputs = 4 * width
+    yield from ((1000, 2048), (1000,))
+def step(optimizer, parameters, gradients):
+    begin = time.perf_counter()
+    optimizer.zero_grad()
+    torch.autograd.backward(parameters, gradients)
+    optimizer.step()
+    return time.perf_counter() - begin
+def measure():
+    parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes()]
+    assert len(parameters) == 161
+    named = [(f"p{i}", parameter) for i, parameter in enumerate(parameters)]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=0.1), named)
+    gradients = [torch.ones_like(parameter) for parameter in parameters]
+    for _ in range(2): step(optimizer, parameters, gradients)
+    return {"ResNet-50's optimizer step": min(step(optimizer, parameters, gradients) for _ in range(5))}
+compare(hvd, measure)
+"""
+PROGRAMS = {"core": TURNS + CORE, "torch": TURNS + TORCH}
 
 
-def measure(ranks: int, recorder: str) -> dict[str, float]:
-    """The figures of rank 0."""
-    environ = {**os.environ, "PYTHONPATH": str(FRAMEWORKS), "SIRTAKI_RECORDER": recorder, "SIRTAKI_SUMMARY": "0"}
-    command = [sys.executable, "-m", "sirtaki.launch", "-np", str(ranks), sys.executable, "-c", PROGRAM]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+def measured(program: str, ranks: int, turns: int) -> dict[str, dict[str, float]]:
+    """The figures of rank 0, with the recorder ("1") and without ("0")."""
+    environ = {**os.environ, "PYTHONPATH": str(FRAMEWORKS), "SIRTAKI_SUMMARY": "0"}
+    words = [sys.executable, "-m", "sirtaki.launch", "-np", str(ranks), sys.executable, "-c", program, str(turns)]
+    done = subprocess.run(words, env=environ, stdout=subprocess.PIPE, text=True, check=True)
     line = next(line for line in done.stdout.splitlines() if line.startswith(("[0] ", "{")))
-    figures: dict[str, float] = json.loads(line.removeprefix("[0] "))
+    figures: dict[str, dict[str, float]] = json.loads(line.removeprefix("[0] "))
     return figures
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--turns", type=int, default=6, help="jobs with the recorder, and as many without")
+    parser.add_argument("--turns", type=int, default=20, help="with the recorder, and as many without")
+    parser.add_argument("--only", choices=PROGRAMS, help="one of the programs")
     arguments = parser.parse_args()
-    turns = [(setting, measure(arguments.ranks, setting)) for _ in range(arguments.turns) for setting in "10"]
-    for what in turns[0][1]:
-        on, off = (min(figures[what] for setting, figures in turns if setting == wanted) for wanted in "10")
-        print(f"{what}: on {on:.2f} us, off {off:.2f} us, ratio {on / off:.3f}")
+    for name in [arguments.only] if arguments.only else PROGRAMS:
+        for what, least in measured(PROGRAMS[name], arguments.ranks, arguments.turns).items():
+            on, off = least["1"], least["0"]
+            print(f"{what}: on {on:.2f} us, off {off:.2f} us, ratio {on / off:.3f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include "bindings.h"
+#include "nvtx.h"
 #include "process.h"
 #include "recorder/step_watch.h"
 
@@ -90,6 +91,7 @@ void bind_recorder(py::module_& module) {
   module.def("record_names", &record_names, py::arg("on"));
   module.def("recorded_names", &recorded_names);
   module.def("step_times", &step_times);
+  module.def("mark_ranges", &mark_ranges, py::arg("libraries"), py::call_guard<py::gil_scoped_release>());
   module.def("clock_offset_ns", [] {
     const ClockDifference clocks = engine_for_constants()->clock_difference();
     return std::pair(clocks.offset.count(), clocks.error.count());

@@ -16,6 +16,9 @@
 #include <string>
 #include <string_view>
 
+#include "process.h"
+#include "recorder/numbers.h"
+
 namespace sirtaki {
 namespace {
 
@@ -168,6 +171,10 @@ bool RequestListener::on_launcher() {
   message.resize(static_cast<std::size_t>(count));
   if (message[0] == 'A') {
     const std::string answer = "P" + engine_->report();
+    send(launcher_, answer.data(), std::min(answer.size(), kLongestAnswer), MSG_NOSIGNAL);
+  } else if (message[0] == 'R') {
+    StepWatch* const watch = find_step_watch();
+    const std::string answer = "R" + (watch == nullptr ? "" : numbers_of(*watch, engine_->statistics().bytes));
     send(launcher_, answer.data(), std::min(answer.size(), kLongestAnswer), MSG_NOSIGNAL);
   } else if (message[0] == 'S' && message.size() == 2) {
     pass_on(message[1]);

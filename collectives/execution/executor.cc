@@ -70,6 +70,7 @@ Executor::Executor(int group, int rank, int size, DataPlanes planes, SubmissionO
 BatchEvent Executor::next_event(const Batch& batch, bool planned) {
   BatchEvent event{.group = group_, .planned = planned, .number = ++number_};
   event.verb = batch.front().agreement->request.verb;
+  if (batch.size() == 1 && batch.front().submission) event.only = &batch.front().submission->request;
   for (const BatchItem& item : batch) {
     event.tensors += item.agreement->request.tensors.size();
     event.bytes += static_cast<std::uint64_t>(bytes_of(item.agreement->request));

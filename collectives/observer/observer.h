@@ -40,8 +40,9 @@ struct BatchEvent {
   std::uint64_t number = 0;
   Verb verb = Verb::kAllreduce;
   std::uint64_t tensors = 0;
-  std::uint64_t bytes = 0;  // of this rank's inputs
-  Arrival arrival{};        // from on_all_arrived() on
+  std::uint64_t bytes = 0;        // of this rank's inputs
+  Arrival arrival{};              // from on_all_arrived() on
+  const Request* only = nullptr;  // this rank's request, if the batch has one only
 };
 
 enum class BatchOutcome : std::uint8_t {
@@ -79,6 +80,7 @@ class Observer {
   // Engine: a data plane has carried the batch, or those of its tensors that have one dtype and device.
   virtual void on_transferred(const BatchEvent& /*batch*/, std::string_view /*plane*/) {}
   // Engine: a batch is over. Comes before the works of the batch are done. Not announced if the job fails meanwhile.
+  // The on_completed() of its requests follow at once, unless it was called off.
   virtual void on_finished(const BatchEvent& /*batch*/, BatchOutcome /*outcome*/) {}
   // Engine: a request is over. Comes before its work is done. Null if it succeeded.
   virtual void on_completed(int /*group*/, const Request& /*request*/, const Error* /*error*/) {}

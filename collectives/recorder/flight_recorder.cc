@@ -22,11 +22,10 @@ std::atomic<std::uint64_t> recorders{0};
 // The run delay of one thread. A reading costs about a microsecond, so few waits are measured.
 class OwnDelay {
  public:
-  void begin_wait() {
+  void begin_wait(std::uint64_t ticks) {
     at_begin_ = -1;
-    const auto now = coarse_now();
-    if (now - measured_ < kPause) return;
-    measured_ = now;
+    if (ticks - measured_ < kPause) return;
+    measured_ = ticks;
     at_begin_ = run_delay();
   }
 
@@ -38,25 +37,52 @@ class OwnDelay {
   }
 
  private:
-  static constexpr std::chrono::milliseconds kPause{2};
+  static constexpr std::uint64_t kPause = 1 << 22;  // of the tick clock: one to four milliseconds
 
   static std::uint64_t since(std::int64_t before) {
     return static_cast<std::uint64_t>(std::max<std::int64_t>(0, run_delay() - before));
   }
 
-  Clock::time_point measured_;  // when the last measured wait began
+  std::uint64_t measured_ = 0;  // when the last measured wait began
   std::int64_t at_begin_ = -1;
   std::int64_t at_step_ = -1;
 };
 
-constinit thread_local OwnDelay own_delay;
+// In one object, since each access to a thread's variables is a call.
+struct OwnState {
+  FlightRecorder::OwnRing ring;
+  OwnDelay delay;
+};
+
+constinit thread_local OwnState own_state;
 
 void describe(const Request& request, Record& record) {
-  for (const TensorSpec& tensor : request.tensors) {
-    record.bytes += static_cast<std::uint64_t>(element_count(tensor.shape)) * size_of(tensor.dtype);
-  }
   record.verb = static_cast<std::uint8_t>(request.verb);
   record.name = hash_of(request.name);
+}
+
+std::uint64_t tensor_bytes(const Request& request) {
+  std::uint64_t bytes = 0;
+  for (const TensorSpec& tensor : request.tensors) {
+    bytes += static_cast<std::uint64_t>(element_count(tensor.shape)) * size_of(tensor.dtype);
+  }
+  return bytes;
+}
+
+// A moment as 32 bits, which are unique within 68 seconds.
+constexpr int kMomentShift = 4;
+std::uint32_t moment_of(std::int64_t nanoseconds) {
+  return static_cast<std::uint32_t>(static_cast<std::uint64_t>(nanoseconds) >> kMomentShift);
+}
+
+// How long before the record the last rank came, from the moment at which it came. So the path of a gradient need not
+// read a second clock. An age far below zero was too large for 32 bits; below zero is an error of the tick clock.
+std::uint32_t age_at(const Record& record) {
+  constexpr std::int64_t kError = 1'000'000'000;
+  const auto difference = static_cast<std::int32_t>(moment_of(record.time) - record.name);
+  const std::int64_t age = std::int64_t{difference} << kMomentShift;
+  if (record.peer < 0 || age < -kError || age >= kUnknownAge) return kUnknownAge;
+  return static_cast<std::uint32_t>(std::max<std::int64_t>(0, age));
 }
 
 }  // namespace
@@ -95,7 +121,10 @@ FlightRecorder::Reading FlightRecorder::read(const Cursor& since) const {
     reading.next[i] = rings_[i].read(since[i], reading.records, reading.lost);
   }
   const TickClock::Conversion time_of = clock_.conversion();
-  for (Record& record : reading.records) record.time = time_of(static_cast<std::uint64_t>(record.time));
+  for (Record& record : reading.records) {
+    record.time = time_of(static_cast<std::uint64_t>(record.time));
+    if (record.kind == static_cast<std::uint8_t>(RecordKind::kAllArrived)) record.name = age_at(record);
+  }
   std::ranges::stable_sort(reading.records, {}, &Record::time);
   return reading;
 }
@@ -117,14 +146,9 @@ std::size_t FlightRecorder::claim_ring() {
   return std::min(ring, kSharedRing);
 }
 
-RecordRing& FlightRecorder::ring_of_this_thread() {
-  thread_local std::uint64_t recorder = 0;
-  thread_local std::size_t ring = 0;
-  if (recorder != id_) {
-    ring = claim_ring();
-    recorder = id_;
-  }
-  return rings_[ring];
+RecordRing& FlightRecorder::ring_of(OwnRing& own) {
+  if (own.recorder != id_) own = {.recorder = id_, .number = claim_ring()};
+  return rings_[own.number];
 }
 
 Record FlightRecorder::now(RecordKind kind) const {
@@ -156,32 +180,38 @@ void FlightRecorder::on_submitted(int group, const Request& request) {
   Record record = now(RecordKind::kSubmitted);
   record.group = static_cast<std::uint16_t>(group);
   describe(request, record);
-  ring_of_this_thread().write(record);
+  record.bytes = tensor_bytes(request);
+  ring_of(own_state.ring).write(record);
   if (!collects_names_.load(std::memory_order_relaxed)) return;
   const std::lock_guard lock(names_mutex_);
   names_.try_emplace(record.name, request.name);
 }
 
 void FlightRecorder::on_wait_begun() {
-  ring_of_this_thread().write(now(RecordKind::kWaitBegin));
-  own_delay.begin_wait();
+  const Record record = now(RecordKind::kWaitBegin);
+  OwnState& own = own_state;
+  ring_of(own.ring).write(record);
+  own.delay.begin_wait(static_cast<std::uint64_t>(record.time));
 }
 
 void FlightRecorder::on_wait_ended() {
   Record record = now(RecordKind::kWaitEnd);
-  record.bytes = own_delay.end_wait();
-  ring_of_this_thread().write(record);
+  OwnState& own = own_state;
+  record.bytes = own.delay.end_wait();
+  ring_of(own.ring).write(record);
 }
 
 void FlightRecorder::on_step_ended() {
   Record record = now(RecordKind::kStepEnd);
-  record.bytes = own_delay.end_step();
-  ring_of_this_thread().write(record);
+  OwnState& own = own_state;
+  record.bytes = own.delay.end_step();
+  ring_of(own.ring).write(record);
 }
 
 void FlightRecorder::on_voted(int group, const Request& request, bool) {
   Record record = engine_record(RecordKind::kVoted, group);
   describe(request, record);
+  record.bytes = tensor_bytes(request);
   engine_ring().write(record);
 }
 
@@ -195,18 +225,18 @@ void FlightRecorder::on_agreed(const AgreedEvent& agreed) {
 
 void FlightRecorder::on_all_arrived(const BatchEvent& batch) {
   Record record = batch_record(RecordKind::kAllArrived, batch);
-  const std::chrono::nanoseconds age = Clock::now() - batch.arrival.at;
   record.peer = batch.arrival.last;
   record.bytes = static_cast<std::uint64_t>(batch.arrival.spread.count());
-  record.name = static_cast<std::uint32_t>(std::clamp<std::int64_t>(age.count(), 0, kUnknownAge));
+  record.name = moment_of(std::chrono::nanoseconds(batch.arrival.at.time_since_epoch()).count());
   engine_ring().write(record);
 }
 
+// A planned batch begins at once, or when its predecessor ends. Only its time is needed here.
 void FlightRecorder::on_fused(const BatchEvent& batch) {
-  engine_ring().write(batch_record(RecordKind::kBatchReady, batch));
+  const Record record = batch_record(RecordKind::kBatchReady, batch);
+  if (!batch.planned) engine_ring().write(record);
 }
 
-// A planned batch begins at once.
 void FlightRecorder::on_started(const BatchEvent& batch) {
   const When when = batch.planned ? When::kAsBefore : When::kNow;
   engine_ring().write(batch_record(RecordKind::kBatchBegin, batch, when));
@@ -220,19 +250,19 @@ void FlightRecorder::on_wire_ended(const BatchEvent& batch) {
   engine_ring().write(batch_record(RecordKind::kWireEnd, batch));
 }
 
-void FlightRecorder::on_transferred(const BatchEvent& batch, std::string_view) {
-  engine_ring().write(batch_record(RecordKind::kTransferred, batch));
-}
-
-// A batch that a plane has carried ends right after that, and so do its requests.
+// A batch that a plane has carried ends right after that, and so do its requests. A single request needs no record.
 void FlightRecorder::on_finished(const BatchEvent& batch, BatchOutcome outcome) {
-  const bool carried = outcome == BatchOutcome::kDone && batch.verb != Verb::kBarrier;
-  Record record = batch_record(RecordKind::kBatchEnd, batch, carried ? When::kAsBefore : When::kNow);
+  Record record = batch_record(RecordKind::kBatchEnd, batch);
   record.peer = static_cast<std::int32_t>(outcome);
+  if (outcome == BatchOutcome::kDone && batch.only != nullptr) {
+    record.name = hash_of(batch.only->name);
+    ended_with_batch_ = batch.only;
+  }
   engine_ring().write(record);
 }
 
 void FlightRecorder::on_completed(int group, const Request& request, const Error* error) {
+  if (std::exchange(ended_with_batch_, nullptr) == &request && error == nullptr) return;
   const bool in_batch = error == nullptr && request.verb <= Verb::kBarrier;
   Record record = engine_record(RecordKind::kCompleted, group, in_batch ? When::kAsBefore : When::kNow);
   describe(request, record);

@@ -29,6 +29,12 @@ class FlightRecorder final : public Observer {
     std::uint64_t lost = 0;  // records that were overwritten before they were read
   };
 
+  // What a thread remembers of its ring.
+  struct OwnRing {
+    std::uint64_t recorder = 0;
+    std::size_t number = 0;
+  };
+
   FlightRecorder();
 
   Reading read(const Cursor& since) const;
@@ -49,7 +55,6 @@ class FlightRecorder final : public Observer {
   void on_all_arrived(const BatchEvent& batch) override;
   void on_wire_begun(const BatchEvent& batch) override;
   void on_wire_ended(const BatchEvent& batch) override;
-  void on_transferred(const BatchEvent& batch, std::string_view plane) override;
   void on_finished(const BatchEvent& batch, BatchOutcome outcome) override;
   void on_completed(int group, const Request& request, const Error* error) override;
   void on_plan_locked(int group) override;
@@ -64,12 +69,13 @@ class FlightRecorder final : public Observer {
   Record engine_record(RecordKind kind, int group, When when = When::kNow);
   Record batch_record(RecordKind kind, const BatchEvent& batch, When when = When::kNow);
   RecordRing& engine_ring() { return rings_[0]; }
-  RecordRing& ring_of_this_thread();
+  RecordRing& ring_of(OwnRing& own);  // of the calling thread
   std::size_t claim_ring();
 
-  TickClock clock_;               // records have its readings until they are read
-  std::int64_t engine_time_ = 0;  // of the latest record of the engine
-  const std::uint64_t id_;        // of this recorder, since an address may be used again
+  TickClock clock_;                            // records have its readings until they are read
+  std::int64_t engine_time_ = 0;               // of the latest record of the engine
+  const Request* ended_with_batch_ = nullptr;  // the batch's end was recorded, and so was that of this request
+  const std::uint64_t id_;                     // of this recorder, since an address may be used again
   std::array<RecordRing, kRings> rings_;
   std::atomic<std::size_t> claimed_{0};  // rings of the program's threads
   std::atomic<bool> collects_names_{false};

@@ -7,7 +7,6 @@
 
 namespace sirtaki {
 
-// The numbers are part of the binding; append, never reorder.
 enum class RecordKind : std::uint8_t {
   kSubmitted,
   kVoted,
@@ -15,7 +14,6 @@ enum class RecordKind : std::uint8_t {
   kBatchReady,
   kBatchBegin,
   kAllArrived,
-  kTransferred,
   kBatchEnd,
   kCompleted,
   kWaitBegin,
@@ -28,10 +26,9 @@ enum class RecordKind : std::uint8_t {
   kWireEnd,
 };
 
-inline constexpr std::array<std::string_view, 17> kRecordKindNames = {
-    "submitted",   "voted",     "agreed",    "batch_ready", "batch_begin", "all_arrived",
-    "transferred", "batch_end", "completed", "wait_begin",  "wait_end",    "step_end",
-    "plan_locked", "plan_left", "idle",      "wire_begin",  "wire_end"};
+inline constexpr std::array<std::string_view, 16> kRecordKindNames = {
+    "submitted",  "voted",    "agreed",   "batch_ready", "batch_begin", "all_arrived", "batch_end",  "completed",
+    "wait_begin", "wait_end", "step_end", "plan_locked", "plan_left",   "idle",        "wire_begin", "wire_end"};
 
 // The group of a record of a locked plan's batch has this bit.
 inline constexpr std::uint16_t kPlannedBit = 0x8000;
@@ -46,9 +43,11 @@ struct Record {
   std::uint8_t verb = 0;
   std::uint32_t name = 0;  // of a request: hash_of() its name
 };
+// kBatchBegin of a planned batch: such a batch has no kBatchReady, since it is queued behind its predecessor at most.
 // kAgreed, kAllArrived: `peer` is the global rank that came last, and `bytes` how long after the first it came, in ns.
 // kAllArrived: `name` is how long before this record it came, in ns, kUnknownAge if that is unknown or too much.
-// kBatchEnd: `peer` is the BatchOutcome. kCompleted: `peer` is 1 if the request failed, else 0.
+// kBatchEnd: `peer` is the BatchOutcome. If `name` is not 0, this is the kCompleted of the batch's only request, too.
+// kCompleted: `peer` is 1 if the request failed, else 0.
 // kWaitEnd, kStepEnd: `bytes` is how long this thread was ready and got no core, in ns: in this wait (0 if that was not
 // measured), and since this thread's last kStepEnd.
 inline constexpr std::uint32_t kUnknownAge = 0xFFFFFFFF;

@@ -1,17 +1,9 @@
 #include "recorder/record_ring.h"
 
 #include <algorithm>
-#include <atomic>
-#include <bit>
 #include <new>
 
 namespace sirtaki {
-namespace {
-
-using Atomic = std::atomic_ref<std::uint64_t>;
-
-}  // namespace
-
 RecordRing::Words RecordRing::zeros(std::size_t count) {
   Words words(static_cast<std::uint64_t*>(std::calloc(count, sizeof(std::uint64_t))));
   if (words == nullptr) throw std::bad_alloc();
@@ -28,27 +20,12 @@ std::size_t RecordRing::bytes() const {
   return capacity_ * (sizeof(Record) + (stamps_ == nullptr ? 0 : sizeof(std::uint64_t)));
 }
 
-void RecordRing::store(std::size_t slot, const Record& record) {
-  const auto words = std::bit_cast<std::array<std::uint64_t, kWords>>(record);
-  for (std::size_t i = 0; i < kWords; ++i) {
-    Atomic(words_[slot * kWords + i]).store(words[i], std::memory_order_relaxed);
-  }
-}
-
 Record RecordRing::load(std::size_t slot) const {
   std::array<std::uint64_t, kWords> words{};
   for (std::size_t i = 0; i < kWords; ++i) {
     words[i] = Atomic(words_[slot * kWords + i]).load(std::memory_order_relaxed);
   }
   return std::bit_cast<Record>(words);
-}
-
-// The fence keeps the words behind the earlier head: a reader that sees one of them also sees that head.
-void RecordRing::write_alone(const Record& record) {
-  const std::uint64_t number = head_;
-  std::atomic_thread_fence(std::memory_order_release);
-  store(slot_of(number), record);
-  Atomic(head_).store(number + 1, std::memory_order_release);
 }
 
 // A thread may stop in the middle while the others write a whole lap. Then their record for this slot is dropped.

@@ -1,6 +1,9 @@
 // A ring of records that keeps the newest ones. Writing takes no lock and never waits; any thread may read meanwhile.
 #pragma once
 
+#include <array>
+#include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -43,9 +46,21 @@ class RecordRing {
   static Words zeros(std::size_t count);
 
   std::size_t slot_of(std::uint64_t number) const { return static_cast<std::size_t>(number) & (capacity_ - 1); }
-  void write_alone(const Record& record);
+  using Atomic = std::atomic_ref<std::uint64_t>;
+  // The fence keeps the words behind the earlier head: a reader that sees one of them also sees that head.
+  void write_alone(const Record& record) {
+    const std::uint64_t number = head_;
+    std::atomic_thread_fence(std::memory_order_release);
+    store(slot_of(number), record);
+    Atomic(head_).store(number + 1, std::memory_order_release);
+  }
   void write_among_others(const Record& record);
-  void store(std::size_t slot, const Record& record);
+  void store(std::size_t slot, const Record& record) {
+    const auto words = std::bit_cast<std::array<std::uint64_t, kWords>>(record);
+    for (std::size_t i = 0; i < kWords; ++i) {
+      Atomic(words_[slot * kWords + i]).store(words[i], std::memory_order_relaxed);
+    }
+  }
   Record load(std::size_t slot) const;
   bool is_whole(std::uint64_t number, std::uint64_t stamp) const;
 

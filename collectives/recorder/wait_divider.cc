@@ -149,9 +149,8 @@ void WaitDivider::apply(const Record& record) {
     case RecordKind::kAgreed:
       votes_ = std::max<std::int64_t>(0, votes_ - 1);
       return;
-    case RecordKind::kCompleted:  // after a refusal without an agreement
-      if (!joins) in_flight_ = std::max<std::int64_t>(0, in_flight_ - 1);
-      votes_ = std::min(votes_, in_flight_);
+    case RecordKind::kCompleted:
+      if (!joins) complete_request();
       return;
     case RecordKind::kWaitBegin:
       ++waiters_;
@@ -186,10 +185,16 @@ void WaitDivider::apply_batch(RecordKind kind, const Record& record) {
       return;
     case RecordKind::kBatchEnd:
       lane.running = false;
+      if (record.name != 0) complete_request();
       return;
     default:
       return;
   }
+}
+
+void WaitDivider::complete_request() {
+  in_flight_ = std::max<std::int64_t>(0, in_flight_ - 1);
+  votes_ = std::min(votes_, in_flight_);  // it may have been refused without an agreement
 }
 
 void WaitDivider::on_all_arrived(const Record& record) {

@@ -81,6 +81,7 @@ class WaitDivider {
   void pass_time(std::int64_t time);
   void apply(const Record& record);
   void apply_batch(RecordKind kind, const Record& record);
+  void complete_request();
   void on_all_arrived(const Record& record);
   void on_wait_end(const Record& record);
   void on_step_end(const Record& record);

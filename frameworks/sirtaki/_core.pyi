@@ -297,6 +297,11 @@ def step_times() -> dict[str, Any] | None:
     before they were counted.
     """
 
+def mark_ranges(libraries: Sequence[str]) -> str:
+    """Marks batches, waits and steps as NVTX ranges from now on, through the first of these libraries that has NVTX's
+    functions; with an empty list no longer. Returns that library, "" if there is none. ValueError before init().
+    """
+
 def record_names(on: bool) -> None:
     """Collects the names of tensors that are submitted from now on; False stops that and forgets them."""
 

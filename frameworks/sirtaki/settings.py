@@ -59,12 +59,13 @@ def number(name: str, default: int, least: int = 1) -> int:
 
 @dataclass(frozen=True)
 class TimelineSettings:
-    """limit: bytes of the file."""
+    """limit: bytes of the file. marks_ranges: with NVTX ranges."""
 
     path: str
     mark_cycles: bool
     steps: str
     limit: int
+    marks_ranges: bool
 
 
 def timeline() -> TimelineSettings:
@@ -76,7 +77,8 @@ def timeline() -> TimelineSettings:
     except ValueError as error:
         raise ValueError(f"{variable}: {error}") from None
     limit = number("TIMELINE_MEGABYTES", _MEGABYTES) << 20
-    return TimelineSettings(path, flag("TIMELINE_MARK_CYCLES"), steps or "0:", limit)
+    marks_ranges = not flag("DISABLE_NVTX_RANGES")
+    return TimelineSettings(path, flag("TIMELINE_MARK_CYCLES"), steps or "0:", limit, marks_ranges)
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,9 @@ TEST_CASE("The records of a job") {
     const std::vector<Record> records = recorder.read({}).records;
     const auto submitted = of_kind(records, RecordKind::kSubmitted);
     const auto ended = of_kind(records, RecordKind::kBatchEnd);
-    CHECK(submitted.size() == of_kind(records, RecordKind::kCompleted).size());
+    const auto of_only_request = [](const Record& batch) { return batch.name == hash_of("x"); };
+    CHECK_MESSAGE(of_kind(records, RecordKind::kCompleted).empty(), "the ends of the batches stand for them");
+    CHECK(submitted.size() == static_cast<std::size_t>(std::ranges::count_if(ended, of_only_request)));
     CHECK(of_kind(records, RecordKind::kPlanLocked).size() == 1);
     CHECK(of_kind(records, RecordKind::kStepEnd).size() == 1);
     CHECK(submitted.front().bytes == 16);

@@ -40,12 +40,10 @@ TEST_CASE("A wait behind a plan's barrier") {
   const WaitDivider divider = divider_of({
       at(100, Kind::kSubmitted),
       at(110, Kind::kWaitBegin),
-      at(120, Kind::kBatchReady, kPlannedBit),
       at(120, Kind::kBatchBegin, kPlannedBit),
       arrived(520, 2, 20, 390, kPlannedBit),  // rank 2 came at 500
       at(540, Kind::kWireBegin, kPlannedBit),
       at(640, Kind::kWireEnd, kPlannedBit),
-      at(650, Kind::kTransferred, kPlannedBit),
       at(650, Kind::kBatchEnd, kPlannedBit),
       at(650, Kind::kCompleted),
       at(655, Kind::kWaitEnd),
@@ -65,6 +63,16 @@ TEST_CASE("A wait behind a plan's barrier") {
   CHECK(step.hidden == 0);
   CHECK(divider.last_ranks().at(2).steps == 1);
   CHECK(divider.last_ranks().at(2).lateness == 390);
+}
+
+TEST_CASE("The end of a batch with a single request is the end of that request") {
+  Record end = at(300, Kind::kBatchEnd);
+  end.name = 7;
+  const WaitDivider divider =
+      divider_of({at(100, Kind::kSubmitted), at(110, Kind::kWaitBegin), at(120, Kind::kBatchBegin), end,
+                  at(340, Kind::kWaitEnd), at(400, Kind::kStepEnd)});
+  CHECK(divider.latest().wait.copy == 180);
+  CHECK_MESSAGE(divider.latest().wait.host == 40, "nothing is in flight any more");
 }
 
 TEST_CASE("A wait for votes, and an exchange that is partly hidden") {

@@ -102,6 +102,16 @@ class Namespaces:
             return str(error)
         return ""
 
+    def limit(self, name: str, rate: str) -> str:
+        """Limits the link to the host to that rate, as "100mbit"; "" for none. Returns why not, where it cannot."""
+        bucket = ["tbf", "rate", rate, "burst", "64kb", "latency", "50ms"]
+        words = ["add", "dev", f"to-{name}", "root", *bucket] if rate else ["del", "dev", f"to-{name}", "root"]
+        try:
+            self._switch("tc", "qdisc", *words)
+        except OSError as error:
+            return str(error)
+        return ""
+
     def kill(self, name: str) -> None:
         """Kills all that runs on the host."""
         kill_all(lambda: self.processes(name))

@@ -18,6 +18,8 @@ from sirtaki.launch import timeline_command
 from sirtaki.native import core
 from sirtaki.timeline import writer
 
+VERBS = ("ALLREDUCE", "ALLGATHER", "BROADCAST", "ALLTOALL", "REDUCESCATTER")
+
 
 @contextlib.contextmanager
 def shared_folder():
@@ -65,6 +67,9 @@ def test_a_timeline_starts_and_stops_when_asked(rank_count):
                 hvd.start_timeline(str(folder / "other.json"))
             hvd.allreduce(torch.ones(1000), name=name)
             hvd.allgather(torch.ones(1), name=name)
+            hvd.broadcast(torch.ones(1), 0, name=name)
+            hvd.alltoall(torch.ones(3), name=name)
+            hvd.reducescatter(torch.ones(3), name=name)
             hvd.stop_timeline()
             hvd.stop_timeline()  # harmless
             hvd.allreduce(torch.ones(2), name=f"after.{name}")
@@ -81,13 +86,13 @@ def _check_round(trace, name, rank_count):
     tensors = {row.partition(" / ")[2] for row in trace.rows} - {"steps", "waits", "batches", "cycles", "barrier"}
     assert not {row for row in tensors if row.startswith(("allreduce.before", "allgather.before"))}, tensors
     for rank in range(rank_count):
-        for verb in ("ALLREDUCE", "ALLGATHER"):
+        for verb in VERBS:
             row = f"rank {rank} on {os.uname().nodename} / {verb.lower()}.{name}"
             (negotiation,), (operation,) = trace.named(f"NEGOTIATE_{verb}", row), trace.named(verb, row)
             assert negotiation.end == pytest.approx(operation.begin) and operation.end > operation.begin
             if rank == 0:
                 assert operation.args["last_rank"] in range(rank_count) and operation.args["late_us"] >= 0
-    for verb in ("ALLREDUCE", "ALLGATHER"):  # one clock: no rank ends before all have begun
+    for verb in VERBS:  # one clock: no rank ends before all have begun
         begun = [entry.begin for entry in trace.named(f"NEGOTIATE_{verb}", f".{name}")]
         ended = [entry.end for entry in trace.named(verb, f".{name}")]
         assert len(begun) == rank_count and max(begun) <= min(ended)

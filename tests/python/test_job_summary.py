@@ -4,45 +4,11 @@ import json
 import re
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 from launching import JOINED, run, written
+from timed_steps import STEPS, closing_line, outputs
 
-STEPS = (
-    JOINED
-    + """
-import ctypes, json, threading
-from sirtaki.timing.summary import step_report
-def steps(count, elements, before):
-    data = (ctypes.c_float * elements)()
-    address = ctypes.addressof(data)
-    tensor = (address, address, core.DTYPES["float32"], (elements,), -1)
-    arrivals = []
-    for _ in range(count):
-        before()
-        arrivals.append(time.monotonic_ns())
-        core.submit(core.VERBS["allreduce"], "gradient", [tensor], site="program.py:1", awaited=True).wait()
-        core.end_step()
-    return arrivals
-def compute(seconds):
-    end = time.thread_time() + seconds
-    while time.thread_time() < end: pass
-"""
-)
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
-
-
-def closing_line(done: Any) -> str:
-    assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stderr.decode().splitlines() if "computing" in line]
-    assert len(lines) == 1, done.stderr
-    return lines[0]
-
-
-def outputs(done: Any) -> list[Any]:
-    """What each rank printed: its rank, then JSON."""
-    lines = sorted(line.split(" ", 1) for line in done.stdout.decode().splitlines())
-    return [json.loads(text) for _, text in lines]
 
 
 def test_the_line_names_the_late_rank_and_its_lateness(tmp_path: Path) -> None:
@@ -51,7 +17,7 @@ def test_the_line_names_the_late_rank_and_its_lateness(tmp_path: Path) -> None:
 arrivals = steps(40, 256, lambda: time.sleep(0.005) if rank == 2 else None)
 print(json.dumps([arrivals, step_report()]), flush=True)
 """
-    done = run("-np", "3", *written(tmp_path, body, STEPS))
+    done = run("-np", "3", *written(tmp_path, body, JOINED + STEPS))
     line = closing_line(done)
     ranks = outputs(done)
     arrivals = list(zip(*(rank[0] for rank in ranks), strict=True))[1:]  # steps are counted from the first one's end on
@@ -77,7 +43,7 @@ print(json.dumps([arrivals, step_report()]), flush=True)
 def test_a_slow_wire_is_told_from_late_ranks(tmp_path: Path) -> None:
     """MPI carries 16 MiB, which takes far longer than anything else in the step."""
     body = "steps(6, 1 << 22, lambda: None)\nprint(json.dumps(step_report()), flush=True)\n"
-    done = run("-np", "2", *written(tmp_path, body, STEPS), SIRTAKI_CPU_OPERATIONS="mpi")
+    done = run("-np", "2", *written(tmp_path, body, JOINED + STEPS), SIRTAKI_CPU_OPERATIONS="mpi")
     for report in outputs(done):
         assert max(report["waiting"], key=report["waiting"].get) == "wire", report
         assert report["hidden"] < 0.5, report
@@ -89,19 +55,19 @@ def test_a_job_without_enough_cores_says_so(tmp_path: Path) -> None:
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 steps(30, 256, lambda: compute(0.004))
 """
-    line = closing_line(run("-np", "3", *written(tmp_path, body, STEPS)))
+    line = closing_line(run("-np", "3", *written(tmp_path, body, JOINED + STEPS)))
     assert re.search(r"starved of cores: \d\d% of the time", line), line
 
 
 def test_when_nothing_is_said(tmp_path: Path) -> None:
-    silent = run("-np", "2", *written(tmp_path, "steps(5, 4, lambda: None)\n", STEPS), SIRTAKI_SUMMARY="0")
+    silent = run("-np", "2", *written(tmp_path, "steps(5, 4, lambda: None)\n", JOINED + STEPS), SIRTAKI_SUMMARY="0")
     assert silent.returncode == 0 and b"computing" not in silent.stderr
     body = "print(json.dumps(step_report()), flush=True)\n"
-    untrained = run("-np", "2", *written(tmp_path, body, STEPS))
+    untrained = run("-np", "2", *written(tmp_path, body, JOINED + STEPS))
     assert untrained.returncode == 0 and b"computing" not in untrained.stderr
     for report in outputs(untrained):
         assert report["steps"] == 0 and report["unfinished"]["seconds"] > 0
-    off = run("-np", "2", *written(tmp_path, body, STEPS), SIRTAKI_RECORDER="0")
+    off = run("-np", "2", *written(tmp_path, body, JOINED + STEPS), SIRTAKI_RECORDER="0")
     assert [report["recorder"] for report in outputs(off)] == ["off", "off"]
 
 
@@ -113,7 +79,7 @@ steps(300, 16, lambda: None)
 if rank == 1: raise ValueError("boom")
 meet("never")
 """
-    done = run("-np", "2", *written(tmp_path, body, STEPS), SIRTAKI_FAILURE_RECORDS=str(folder))
+    done = run("-np", "2", *written(tmp_path, body, JOINED + STEPS), SIRTAKI_FAILURE_RECORDS=str(folder))
     assert done.returncode == 1, done.stderr
     for rank in range(2):
         kept = json.loads((folder / f"records_of_rank_{rank}.json").read_text())

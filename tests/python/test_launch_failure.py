@@ -17,7 +17,7 @@ import psutil
 import pytest
 from launching import JOINED, Running, run, running, written
 
-from sirtaki.launch import status_command
+from sirtaki.launch import running_jobs, status_command
 from sirtaki.launch.job import failure, status
 from sirtaki.launch.job.starting import Starting
 from sirtaki.launch.worker import rank_link
@@ -345,17 +345,17 @@ def test_a_name_that_is_taken_keeps_no_job_from_starting(monkeypatch: pytest.Mon
 
 def test_status_without_a_job_of_this_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     """Only what a launcher of this user has opened is asked; without a job there is a hint."""
-    monkeypatch.setattr(status_command, "_TABLE", str(tmp_path / "unix"))
+    monkeypatch.setattr(running_jobs, "_TABLE", str(tmp_path / "unix"))
     row = "0: 00000002 00000000 00010000 0001 01 77 "
     own, other = f"@sirtaki-status-{os.geteuid()}-1", f"@sirtaki-status-{os.geteuid() + 1}-1"
     (tmp_path / "unix").write_text(f"Num RefCount\n{row}{other}\n{row}/tmp/{own}\n{row}\n{row}{own}\n")
-    assert status_command.names() == [own]
+    assert running_jobs.names() == [own]
     assert status_command.main([]) == 1
     assert "this user has no running job on this host" in capsys.readouterr().err
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind("\0" + own[1:])
         listener.listen()
-        monkeypatch.setattr(status_command, "user_of_peer", lambda connection: (1, os.geteuid() + 1))
+        monkeypatch.setattr(running_jobs, "user_of_peer", lambda connection: (1, os.geteuid() + 1))
         assert status_command.main([]) == 1
         assert "this user has no running job on this host" in capsys.readouterr().err
 

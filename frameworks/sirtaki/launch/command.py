@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from sirtaki import starters
 from sirtaki.host import cores, open_files, threads
 from sirtaki.host.signals import PASSED_ON
-from sirtaki.launch import dry_run
+from sirtaki.launch import dry_run, metrics, running_jobs
 from sirtaki.launch.command_line import host_list, options, standard_input
 from sirtaki.launch.job import status
 from sirtaki.launch.job.job import Job, Limits
@@ -29,7 +29,7 @@ from sirtaki.starters.request import Host, Request
 
 _PROGRAM = "worker/start_worker.py"
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_COMMANDS = ("status", "timeline")  # each in launch/NAME_command.py
+_COMMANDS = ("status", "top", "timeline")  # each in launch/NAME_command.py
 _CONNECT_SECONDS = 10  # for ssh to one host; less if the start timeout is shorter
 
 
@@ -104,7 +104,9 @@ def _launch(chosen: Namespace, ranks: int) -> int:
             arrivals=arrivals,
             title=status.title(chosen.command, ranks),
         )
-        job.status.serve(stack.enter_context(status.listen()))
+        asked = stack.enter_context(status.listen())
+        job.status.serve(asked)
+        stack.enter_context(metrics.serving(running_jobs.name_of(asked), chosen.metrics_port, chosen.metrics_file))
         return job.run(command, request.environ)
 
 

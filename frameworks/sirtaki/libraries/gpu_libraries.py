@@ -1,6 +1,7 @@
-"""Where GPU libraries may be: NCCL, and NVRTC, which compiles our kernels. Importing this module loads nothing.
+"""Where GPU libraries may be: NCCL, NVRTC, which compiles our kernels, and NVTX, which marks ranges for profilers.
 
-The order: a library that the process has loaded already, the wheels beside the framework, the loader's own search.
+Importing this module loads nothing. The order: a library that the process has loaded already, the wheels beside the
+framework, the loader's own search.
 """
 
 from __future__ import annotations
@@ -27,6 +28,12 @@ def nvrtc() -> list[str]:
     """Files and names to try for NVRTC, in order."""
     files = [path for path in _in_wheels("*/lib/libnvrtc.so.*") if ".alt." not in path]
     return [*files, "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11.2"]
+
+
+def nvtx() -> list[str]:
+    """Files and names to try for NVTX, in order. NVIDIA renamed the library in CUDA 12.9."""
+    names = ("libnvtx3interop.so.1", "libnvToolsExt.so.1")
+    return [*(path for name in names for path in _in_wheels(f"*/lib/{name}")), *names]
 
 
 def nccl_version() -> int:

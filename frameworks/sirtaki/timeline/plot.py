@@ -9,6 +9,7 @@ from typing import Any
 from sirtaki.timeline import merge
 from sirtaki.timeline.shared_file import Event
 from sirtaki.timeline.spans import STEPS, WAITS
+from sirtaki.timing.rates import Rates
 
 _COLORS = {"computing": "#c9d6df", "waiting for ranks": "#e4572e", "exchange": "#4d9de0", "other waiting": "#f3a712"}
 _MOST_STEPS = 400  # bars of a rank
@@ -42,6 +43,25 @@ def draw(path: str, picture: str) -> None:
     over_time, one_step = figure.subplots(2, 1, height_ratios=(1, 1.4))
     _draw_steps(over_time, parts)
     _draw_step(one_step, ranks)
+    figure.savefig(picture, dpi=90)
+
+
+def draw_rates(seen: Sequence[tuple[float, Sequence[Rates | None]]], picture: str) -> None:
+    """What `sirtakirun top` saw. seen: the time of each reading in seconds, and the rates of each rank."""
+    figure = _figures().Figure(figsize=(10, 5), layout="constrained")
+    speed, shares = figure.subplots(2, 1, sharex=True)
+    times = [when - seen[0][0] for when, _ in seen]
+    for rank in range(len(seen[0][1]) if seen else 0):
+        own = [ranks[rank] for _, ranks in seen]
+        speed.plot(times, [found.steps if found else None for found in own], label=f"rank {rank}")
+        shares.plot(times, [found.waiting if found else None for found in own])
+    speed.set_ylabel("steps/s")
+    speed.set_ylim(bottom=0)
+    shares.set_ylabel("share of time waiting")
+    shares.set_ylim(0, 1)
+    shares.set_xlabel("s")
+    if seen:
+        speed.legend(fontsize="small")
     figure.savefig(picture, dpi=90)
 
 

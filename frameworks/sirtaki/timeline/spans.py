@@ -16,7 +16,7 @@ from sirtaki.timing.records import Record
 
 STEPS, WAITS, BATCHES, CYCLES = "steps", "waits", "batches", "cycles"
 RANK_ROWS = (STEPS, WAITS, BATCHES, CYCLES)
-_CALLED_OFF = 2
+_DONE, _CALLED_OFF = 0, 2
 _MOST_ROWS = 10_000  # whose last span is remembered
 
 
@@ -43,8 +43,8 @@ class _Call:
 class _Batch:
     begin: int = 0
     all_arrived: int = 0
-    transferred: int = 0
     end: int = 0
+    carried: bool = False  # by a data plane
     args: dict[str, Any] = field(default_factory=dict)  # the rank that was last
 
 
@@ -124,14 +124,12 @@ class Spans:
         batch = self._batch(record)
         batch.all_arrived, batch.args = record.time, _last(record)
 
-    def _transferred(self, record: Record) -> None:
-        self._batch(record).transferred = record.time
-
     def _batch_end(self, record: Record) -> None:
         batch = self._batches.pop((record.planned, record.group, record.number), None)
         if batch is None:
             return
         batch.end = record.time
+        batch.carried = record.peer == _DONE and self._verb(record.verb) != "BARRIER"
         args: dict[str, Any] = {"bytes": record.bytes}
         if record.peer == _CALLED_OFF:
             args["called_off"] = True
@@ -139,6 +137,8 @@ class Spans:
             self._ended[record.group] = batch
         name = f"{'planned batch' if record.planned else 'batch'} {record.number}"
         self._add(_of_set(BATCHES, record.group), name, batch.begin or record.time, record.time, args)
+        if record.name:  # the end of its only request, too
+            self._completed(record)
 
     def _completed(self, record: Record) -> None:
         calls = self._calls.get((record.group, record.name))
@@ -166,8 +166,8 @@ class Spans:
         exchange = min(max(batch.begin, batch.all_arrived, decided), end)
         if exchange > decided:
             self._add(row, "QUEUE", decided, exchange, {})
-        if batch.transferred > exchange:
-            self._add(row, "EXCHANGE", exchange, min(batch.transferred, end), {})
+        if batch.carried and batch.end > exchange:
+            self._add(row, "EXCHANGE", exchange, min(batch.end, end), {})
 
     def _wait_begin(self, record: Record) -> None:
         self._waits.append(record.time)
@@ -199,6 +199,6 @@ def _of_set(row: str, group: int) -> str:
     return f"{row} (process set {group})" if group else row
 
 
-_KINDS = ("submitted", "agreed", "batch_begin", "all_arrived", "transferred", "batch_end", "completed")
+_KINDS = ("submitted", "agreed", "batch_begin", "all_arrived", "batch_end", "completed")
 _OTHERS = ("wait_begin", "wait_end", "step_end", "plan_locked", "plan_left")
 _ACTIONS = {kind: getattr(Spans, f"_{kind}") for kind in (*_KINDS, *_OTHERS)}

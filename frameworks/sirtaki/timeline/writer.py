@@ -15,6 +15,7 @@ import threading
 import time
 
 from sirtaki import settings
+from sirtaki.libraries import gpu_libraries
 from sirtaki.native import core
 from sirtaki.timeline.chrome_trace import HEADER, ChromeForm
 from sirtaki.timeline.perfetto_trace import PerfettoForm
@@ -48,12 +49,12 @@ class Timeline:
     not available.
     """
 
-    def __init__(self, path: str, mark_cycles: bool, steps: str, limit: int) -> None:
+    def __init__(self, path: str, mark_cycles: bool, chosen: settings.TimelineSettings) -> None:
         self.path = os.path.abspath(path)
         form: Form = PerfettoForm() if path.endswith(".pftrace") else ChromeForm()
-        self._file = SharedFile(self.path, form, limit)
+        self._file = SharedFile(self.path, form, chosen.limit)
         base, suffix = os.path.splitext(self.path)
-        self._of_host = SharedFile(f"{base}.{socket.gethostname()}{suffix}", form, limit)
+        self._of_host = SharedFile(f"{base}.{socket.gethostname()}{suffix}", form, chosen.limit)
         self._is_first = core.rank() == 0
         self._started = time.monotonic_ns()
         may_make_own = core.local_rank() == 0 and core.cross_rank() != 0
@@ -61,10 +62,11 @@ class Timeline:
         self._offset, self._error = core.clock_offset_ns()
         self._zero: int | None = None  # own clock's time of the file's 0; None until there is a file
         verbs = {number: name for name, number in core.VERBS.items()}
-        self._spans = Spans(verbs, _Names(), mark_cycles, parse_steps(steps))
+        self._spans = Spans(verbs, _Names(), mark_cycles, parse_steps(chosen.steps))
         self._waiting: list[Span] = []  # for the file
         self._later: list[Record] = []
         core.record_names(True)
+        core.mark_ranges(gpu_libraries.nvtx() if chosen.marks_ranges else [])
         _, self._cursor, _ = core.records(0)
         if self._is_first:
             self._create(self._file)
@@ -77,6 +79,7 @@ class Timeline:
         self._ends.set()
         self._thread.join()
         core.record_names(False)
+        core.mark_ranges([])
         self._file.close()
 
     def _create(self, file: SharedFile) -> None:
@@ -171,9 +174,10 @@ def _start(path: str, mark_cycles: bool, chosen: settings.TimelineSettings) -> N
         if _current is not None:
             raise ValueError(f"a timeline is being written to {_current.path}; call stop_timeline() first")
         try:
-            _current = Timeline(path, mark_cycles, chosen.steps, chosen.limit)
+            _current = Timeline(path, mark_cycles, chosen)
         except OSError as error:
             core.record_names(False)
+            core.mark_ranges([])
             raise ValueError(f"the timeline {path!r} cannot be written: {error.strerror or error}") from error
         atexit.register(_stop)
 

@@ -62,9 +62,9 @@ def for_torch(found: Sequence[Record], sets: Mapping[int, Sequence[int]], rank: 
     entries: dict[tuple[int, bool, int], dict[str, Any]] = {}
     for record in found:
         key = (record.group, record.planned, record.number)
-        if record.kind == "batch_ready":
+        if record.kind == "batch_ready" or (record.kind == "batch_begin" and record.planned):
             entries[key] = _entry(record, len(entries), verbs[record.verb], record.time + to_wall)
-        elif key in entries and record.kind in ("batch_begin", "batch_end"):
+        if key in entries and record.kind in ("batch_begin", "batch_end"):
             entries[key]["state"] = "started" if record.kind == "batch_begin" else "completed"
             name = "time_discovered_started_ns" if record.kind == "batch_begin" else "time_discovered_completed_ns"
             entries[key][name] = record.time + to_wall

@@ -22,8 +22,8 @@ _EPILOG = """\
 Everything after the options is the program and its arguments; each rank gets them unchanged. The stdin of all ranks is
 /dev/null. The exit code is that of the first rank that failed, or 128 + n if signal n ended that rank.
 SIRTAKI_MPI chooses another MPI: a libmpi*.so file, a prefix directory, or one of the words openmpi and mpich.
-`sirtakirun status` prints the status of your running job. `sirtakirun timeline` works on the files of
---timeline-filename. Each has a --help of its own.
+`sirtakirun status` prints the status of your running job, `sirtakirun top` its speed. `sirtakirun timeline` works on
+the files of --timeline-filename. Each has a --help of its own.
 """
 
 
@@ -170,6 +170,9 @@ def _add_main(parser: _Parser) -> None:
     add(parser, "--config-file", metavar="FILE", help="YAML file with options; flags on the command line override it")
     words = "print the hosts and commands of the job, and start nothing"
     add(parser, "--dry-run", action=switch, help=words)
+    words = "serve the ranks' numbers for Prometheus at http://127.0.0.1:N/metrics"
+    add(parser, "--metrics-port", type=_positive, metavar="N", help=words)
+    add(parser, "--metrics-file", metavar="FILE", help="write them into this file every 15 seconds")
     words = "also write DIR/rank.N/stdout and stderr, on the rank's host"
     add(parser, "--output-filename", metavar="DIR", help=words)
 

@@ -22,6 +22,7 @@ from sirtaki.launch.job.screen import Screen
 from sirtaki.launch.job.starting import Starting, names
 from sirtaki.launch.job.status import Status
 from sirtaki.launch.job.workers import Worker, Workers
+from sirtaki.launch.protocol import channel
 from sirtaki.launch.remote.remote_hosts import Arrivals
 from sirtaki.starters import Starter
 from sirtaki.timing.text import summary_line
@@ -91,6 +92,7 @@ class Job:
             on_cause=self._on_cause,
             on_status=lambda worker, text: self.status.on_answer(worker, text),
             on_times=self._on_times,
+            on_numbers=lambda worker, text: self.status.on_answer(worker, text, channel.NUMBERS),
             on_unhandled=self._on_unhandled,
         )
         self.status = Status(self._selector, self._workers, title, ranks)

@@ -1,4 +1,4 @@
-"""The job status: the launcher collects it from the ranks, for `sirtakirun status` and for SIGUSR1.
+"""The job status: the launcher collects it from the ranks, for `sirtakirun status` and `top`, and for SIGUSR1.
 
 A client connects to the launcher's Unix socket, and gets the text when the ranks have answered or their time is over.
 The socket is in the abstract namespace, so no file stays however the launcher ends. Any user can connect to it, so both
@@ -6,6 +6,7 @@ ends check the other's user, which the kernel reports.
 """
 
 import contextlib
+import json
 import os
 import secrets
 import selectors
@@ -15,8 +16,10 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from sirtaki.launch.job.workers import Worker, Workers
+from sirtaki.launch.protocol import channel
 
 PATIENCE = 4.0  # seconds for the ranks; their engines answer within three
 _LONGEST_TITLE = 120
@@ -56,7 +59,7 @@ def title(command: Sequence[str], ranks: int) -> str:
 
 @dataclass
 class _Round:
-    """One status request to the ranks. waiting: ranks that have not answered."""
+    """One request to the ranks. waiting: ranks that have not answered."""
 
     until: float
     waiting: set[int]
@@ -65,8 +68,10 @@ class _Round:
 
 
 class Status:
-    """Asks the ranks, and sends the text to all clients that asked meanwhile; one request at a time. title: the job in
-    one line. ranks: number of ranks.
+    """Asks the ranks, and sends the text to all clients that asked meanwhile; one request of a kind at a time.
+
+    The kinds are ASK, for people to read, and NUMBERS, which become a JSON object. title: the job in one line. ranks:
+    number of ranks.
     """
 
     def __init__(self, selector: selectors.BaseSelector, workers: Workers, title: str, ranks: int) -> None:
@@ -75,46 +80,52 @@ class Status:
         self._title = title
         self._ranks = ranks
         self._listener: socket.socket | None = None
-        self._round: _Round | None = None
+        self._rounds: dict[int, _Round] = {}  # by kind
         self._ended: dict[int, int] = {}  # exit codes of ranks that have ended
 
     def serve(self, listener: socket.socket) -> None:
         self._listener = listener
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
 
-    def ask(self, reply: Callable[[str], None]) -> None:
+    def ask(self, reply: Callable[[str], None], kind: int = channel.ASK) -> None:
         """Calls `reply` with the text, at most some seconds later."""
-        if self._round is None:
-            self._round = _Round(time.monotonic() + PATIENCE, self._workers.ask_all())
-        self._round.reply.append(reply)
+        if kind not in self._rounds:
+            self._rounds[kind] = _Round(time.monotonic() + PATIENCE, self._workers.ask_all(kind))
+        self._rounds[kind].reply.append(reply)
         self.look()
 
     def due(self) -> float:
         """The latest time for the next call of look()."""
-        return self._round.until if self._round else _NEVER
+        return min((current.until for current in self._rounds.values()), default=_NEVER)
 
-    def on_answer(self, worker: Worker, text: str) -> None:
-        if self._round is not None:
-            self._round.answers[worker.rank] = text
-            self._round.waiting.discard(worker.rank)
+    def on_answer(self, worker: Worker, text: str, kind: int = channel.ASK) -> None:
+        if kind in self._rounds:
+            self._rounds[kind].answers[worker.rank] = text
+            self._rounds[kind].waiting.discard(worker.rank)
             self.look()
 
     def on_end(self, rank: int, code: int | None) -> None:
         """The rank has ended and will not answer."""
         if code is not None:
             self._ended[rank] = code
-        if self._round is not None:
-            self._round.waiting.discard(rank)
-            self.look()
+        for current in self._rounds.values():
+            current.waiting.discard(rank)
+        self.look()
 
     def look(self) -> None:
-        current = self._round
-        if current is None or (current.waiting and time.monotonic() < current.until):
-            return
-        self._round = None
-        text = self._compose(current)
-        for reply in current.reply:
-            reply(text)
+        now = time.monotonic()
+        for kind, current in list(self._rounds.items()):
+            if current.waiting and now < current.until:
+                continue
+            del self._rounds[kind]
+            text = self._compose(current) if kind == channel.ASK else self._numbers(current)
+            for reply in current.reply:
+                reply(text)
+
+    def _numbers(self, current: _Round) -> str:
+        """{"title", "ranks": [the numbers of each rank, null without an answer]}."""
+        ranks = [_parsed(current.answers.get(rank, "")) for rank in range(self._ranks)]
+        return json.dumps({"title": self._title, "ranks": ranks})
 
     def _compose(self, current: _Round) -> str:
         now = time.strftime("%Y-%m-%d %H:%M:%S")
@@ -146,7 +157,7 @@ class Status:
         self._selector.register(connection, selectors.EVENT_READ, self._on_word)
 
     def _on_word(self, connection: socket.socket, events: int) -> None:
-        """Answers "?" with the job's title only, for a list of jobs; "!" with the whole status."""
+        """Answers "?" with the job's title only, for a list of jobs; "!" with the whole status; "#" with numbers."""
         self._selector.unregister(connection)
         try:
             word = connection.recv(1)
@@ -154,6 +165,8 @@ class Status:
             word = b""
         if word == b"!":
             self.ask(lambda text: self._send(connection, text))
+        elif word == b"#":
+            self.ask(lambda text: self._send(connection, text), channel.NUMBERS)
         else:
             self._send(connection, self._title)
 
@@ -163,6 +176,13 @@ class Status:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
             connection.settimeout(1.0)
             connection.sendall(text.encode(errors="replace"))
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
 
 
 def _how(code: int) -> str:

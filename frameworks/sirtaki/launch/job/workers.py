@@ -39,8 +39,8 @@ class Workers:
     listeners: sockets that workers connect to; workers that connect by TCP must have the token. The callbacks:
     on_output(rank, OUT or ERR, bytes), on_arrival(worker), on_exit(worker, message), on_loss(worker), on_host(message),
     on_joined(worker, limit), on_over(worker, well), on_cause(worker, message), on_status(worker, text),
-    on_times(worker, report), on_unhandled(worker, signal). on_host returns whether to keep the connection. lost_after:
-    seconds of silence until a connection counts as lost.
+    on_times(worker, report), on_numbers(worker, text), on_unhandled(worker, signal). on_host returns whether to keep
+    the connection. lost_after: seconds of silence until a connection counts as lost.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Workers:
         on_cause: Callable[[Worker, dict[str, Any]], None] = lambda worker, message: None,
         on_status: Callable[[Worker, str], None] = lambda worker, text: None,
         on_times: Callable[[Worker, dict[str, Any]], None] = lambda worker, report: None,
+        on_numbers: Callable[[Worker, str], None] = lambda worker, text: None,
         on_unhandled: Callable[[Worker, int], None] = lambda worker, number: None,
         on_host: Callable[[dict[str, Any]], bool] = lambda message: False,
         ranks: int = 1,
@@ -78,6 +79,7 @@ class Workers:
         self._on_cause = on_cause
         self._on_status = on_status
         self._on_times = on_times
+        self._on_numbers = on_numbers
         self._on_unhandled = on_unhandled
         self._connected: dict[socket.socket, Worker] = {}
         for listener in listeners:
@@ -104,12 +106,12 @@ class Workers:
             with contextlib.suppress(OSError):
                 worker.connection.send(message)
 
-    def ask_all(self) -> set[int]:
-        """Asks all ranks for their status. Returns the ranks that were asked."""
+    def ask_all(self, kind: int = channel.ASK) -> set[int]:
+        """Asks all ranks for their status, or their NUMBERS. Returns the ranks that were asked."""
         asked = set()
         for worker in self._of_ranks():
             with contextlib.suppress(OSError):
-                worker.connection.send(channel.frame(channel.ASK))
+                worker.connection.send(channel.frame(kind))
                 asked.add(worker.rank)
         return asked
 
@@ -221,6 +223,8 @@ class Workers:
             self._on_status(worker, payload.decode(errors="replace"))
         elif kind == channel.TIMES:
             self._on_times(worker, json.loads(payload))
+        elif kind == channel.NUMBERS:
+            self._on_numbers(worker, payload.decode(errors="replace"))
         elif kind == channel.UNHANDLED:
             self._on_unhandled(worker, payload[0])
         elif kind == channel.CAUSE:

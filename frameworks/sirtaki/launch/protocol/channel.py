@@ -27,6 +27,8 @@ SIGNAL, UNHANDLED = 13, 14
 TIMES = 17
 # From the agent or remote shell of another host: the host is reached, or why not.
 HOST = 16
+# From the launcher: a request for the rank's numbers. From a worker: these, as JSON; empty if there are none.
+NUMBERS = 18
 
 NONCE_BYTES = 16
 PROOF_BYTES = 32

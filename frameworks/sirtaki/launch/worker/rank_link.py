@@ -20,6 +20,8 @@ from typing import Any
 JOINS, UP, FAILED, LEAVES, CAUSE, STATUS, TIMES = b"J", b"U", b"N", b"L", b"C", b"P", b"T"
 # To the rank: the job ends; a request for its status.
 FAIL, ASK = b"F", b"A"
+# To the rank: a request for its numbers. From the rank: these, as JSON.
+NUMBERS = b"R"
 # To the rank: raise this signal if the program handles it. From the rank: the program does not.
 SIGNAL = b"S"
 # From the rank: it lacks the socket by which MPI talks to the starter. To the rank: that descriptor, if there is one.
@@ -69,6 +71,9 @@ class RankLink:
 
     def ask(self) -> bool:
         return self._send(ASK)
+
+    def ask_numbers(self) -> bool:
+        return self._send(NUMBERS)
 
     def pass_on(self, number: int) -> bool:
         return self._send(SIGNAL + bytes([number]))

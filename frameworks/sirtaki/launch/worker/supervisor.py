@@ -188,6 +188,9 @@ class Supervisor:
             self._on_end(payload[0])
         elif kind == channel.ASK:
             self._on_ask()
+        elif kind == channel.NUMBERS:
+            if not (self._line.joined() and self._up and self._line.ask_numbers()):
+                self._launcher.send(channel.NUMBERS, b"")
         elif kind == channel.FAIL:
             self._note_segments()  # a rank inside MPI_Init exits at once when it receives the cause
             self._line.fail(json.loads(payload))
@@ -268,6 +271,8 @@ class Supervisor:
             self._launcher.send(channel.STATUS, content)
         elif kind == rank_link.TIMES:
             self._launcher.send(channel.TIMES, content)
+        elif kind == rank_link.NUMBERS:
+            self._launcher.send(channel.NUMBERS, content)
         elif kind == rank_link.LEAVES:
             self._left = True
         elif kind in (rank_link.UP, rank_link.FAILED):

@@ -1,0 +1,112 @@
+"""`sirtakirun top [job]`: a table of a running job's ranks, anew each second. The ranks count in any case."""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sirtaki.launch import running_jobs
+from sirtaki.timing.rates import CAUSES, Numbers, Rates, rates
+
+_NO_LIBRARY = "needs the package {} (pip install 'sirtaki[timeline]'): {}"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """ranks: their numbers, None for a rank that has none now. when: seconds of a steady clock."""
+
+    when: float
+    title: str
+    ranks: list[Numbers | None]
+
+
+def main(words: Sequence[str]) -> int:
+    """Returns 0 when the job has ended or the user has seen enough; 1 if there is no job to look at."""
+    parser = argparse.ArgumentParser(prog="sirtakirun top", description="Shows how fast a running job goes.")
+    parser.add_argument("job", nargs="?", type=int, help="process id of its sirtakirun; not needed if there is but one")
+    parser.add_argument("-d", "--delay", type=float, default=1.0, metavar="S", help="seconds between two looks (1)")
+    parser.add_argument("-n", "--count", type=int, metavar="N", help="number of tables; without it until the end")
+    parser.add_argument("--plot", metavar="PNG", help="at the end, draws what was seen")
+    chosen = parser.parse_args(words)
+    job = running_jobs.choose(chosen.job)
+    if not job:
+        return 1
+    seen: list[tuple[float, list[Rates | None]]] = []
+    try:
+        _show(_readings(job, max(0.05, chosen.delay), chosen.count), seen)
+    except KeyboardInterrupt:
+        pass
+    except ImportError as error:
+        print(f"sirtakirun: top {_NO_LIBRARY.format('rich', error)}", file=sys.stderr)
+        return 1
+    if chosen.plot:
+        from sirtaki.timeline import plot
+
+        plot.draw_rates(seen, chosen.plot)
+    return 0
+
+
+def read(job: str) -> Reading | None:
+    """None if the job has ended."""
+    text = running_jobs.ask(job, running_jobs.NUMBERS)
+    if not text:
+        return None
+    found = json.loads(text)
+    return Reading(time.monotonic(), found["title"], found["ranks"])
+
+
+def _readings(job: str, delay: float, count: int | None) -> Iterator[tuple[Reading, Reading]]:
+    """Each reading with the one before."""
+    before = read(job)
+    while before is not None and (count is None or count > 0):
+        time.sleep(delay)
+        after = read(job)
+        if after is None:
+            return
+        yield before, after
+        before = after
+        count = None if count is None else count - 1
+
+
+def _show(readings: Iterator[tuple[Reading, Reading]], seen: list[tuple[float, list[Rates | None]]]) -> None:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console()
+    with Live(console=console, auto_refresh=False) as live:
+        for before, after in readings:
+            found = rates_of_ranks(before, after)
+            seen.append((after.when, found))
+            if console.is_terminal:
+                live.update(_table(after, found), refresh=True)
+            else:
+                console.print(_table(after, found))
+
+
+def rates_of_ranks(before: Reading, after: Reading) -> list[Rates | None]:
+    return [
+        rates(old, new, after.when - before.when) if old is not None and new is not None else None
+        for old, new in zip(before.ranks, after.ranks, strict=True)
+    ]
+
+
+def _table(reading: Reading, found: list[Rates | None]) -> Any:
+    from rich.table import Table
+
+    table = Table(title=reading.title, title_justify="left", header_style="")
+    for name in ("rank", "steps", "steps/s", "waiting", *CAUSES, "MB/s", "came last"):
+        table.add_column(name, justify="right")
+    first = found[0]
+    for rank, (numbers, own) in enumerate(zip(reading.ranks, found, strict=True)):
+        if numbers is None or own is None:
+            table.add_row(str(rank), *["-"] * (len(table.columns) - 1))
+            continue
+        last = first.last.get(rank, 0.0) if first is not None else 0.0  # rank 0 counts the votes
+        shares = [f"{share:.1%}" for share in (own.waiting, *own.parts.values())]
+        table.add_row(
+            str(rank), str(numbers["steps"]), f"{own.steps:.1f}", *shares, f"{own.bytes / 1e6:.1f}", f"{last:.0%}"
+        )
+    return table

@@ -1,0 +1,26 @@
+"""A network of a limited rate: the closing line says that the job waits for the wire."""
+
+import re
+
+import pytest
+from simulated import START, Hosts
+from timed_steps import STEPS, closing_line, outputs
+
+RATE = "200mbit"
+BYTES = 1 << 20  # of a gradient: 40 ms at that rate
+
+
+def test_a_slow_network_is_the_wire(networks: Hosts) -> None:
+    body = f"steps(6, {BYTES // 4}, lambda: None)\nprint(json.dumps(step_report()), flush=True)\n"
+    reasons = [networks.machine.limit(name, RATE) for name in ("n1", "n2")]
+    if any(reasons):
+        pytest.skip(f"no limits on links here: {reasons}")
+    try:
+        done = networks.run(*networks.flags("n1:1,n2:1", 2), *networks.program(body, START + STEPS))
+    finally:
+        for name in ("n1", "n2"):
+            networks.machine.limit(name, "")
+    for report in outputs(done):
+        assert max(report["waiting"], key=report["waiting"].get) == "wire", report
+        assert report["waiting"]["wire"] > 0.5 * report["seconds"], report
+    assert re.search(r"waited [\d.]+%:.* [\d.]+% wire", closing_line(done))

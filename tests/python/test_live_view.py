@@ -1,0 +1,119 @@
+"""`sirtakirun top` and Prometheus' text: what ranks have counted, asked of a running job."""
+
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from launching import SECONDS, command, environment, running, written
+
+from sirtaki.launch import metrics, running_jobs, top_command
+from sirtaki.timing.rates import rates
+from sirtaki.timing.text.summary_line import CAUSES
+
+# A process in a rank's place: it counts 20 steps in a second, of which it waits for rank 1 for 30%.
+STAND_IN = """
+import json, os, socket, sys, time
+launcher = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+launcher.connect("\\0" + os.environ["SIRTAKI_SUPERVISOR"])
+launcher.send(b"J" + json.dumps({"limit": 30, "process": os.getpid()}).encode())
+launcher.send(b"U")
+begin = time.monotonic()
+while launcher.recv(1000) == b"R":
+    passed = time.monotonic() - begin
+    times = dict.fromkeys(("agreement", "queue", "copy", "wire", "host", "exchange", "hidden"), 0)
+    counts = {"steps": int(passed * 20), "bytes": int(passed * 1e7), "last": {"1": [int(passed * 20), 5]}}
+    steps = {"length": int(passed * 1e9), "late": int(passed * 3e8)}
+    launcher.send(b"R" + json.dumps({**times, **counts, **steps}).encode())
+"""
+
+# Ranks with the core.
+STEPS = """
+from sirtaki import exchange
+while exchange.allreduce_largest(bytes([os.path.exists({end!r})]), "ends") == bytes(1):
+    if rank == 1:
+        time.sleep(0.01)
+    core.end_step()
+    if rank == 0:
+        open({mark!r}, "w").close()
+"""
+
+
+def numbers(**changes):
+    return {"steps": 10, "length": 10**9, "bytes": 1000, "last": {"1": [4, 9]}, **dict.fromkeys(CAUSES, 0), **changes}
+
+
+def test_rates_are_differences():
+    after = numbers(
+        steps=30, length=3 * 10**9, late=10**9, wire=2 * 10**8, bytes=5000, last={"0": [5, 1], "1": [19, 9]}
+    )
+    found = rates(numbers(), after, seconds=4.0)
+    assert (found.steps, found.bytes, found.waiting) == (5.0, 1000.0, pytest.approx(0.6))
+    assert found.parts["late"] == pytest.approx(0.5) and found.parts["wire"] == pytest.approx(0.1)
+    assert found.last == {0: 0.25, 1: 0.75}
+    still = rates(after, after, seconds=1.0)
+    assert still.steps == still.waiting == 0
+
+
+def wait_for(path: Path) -> None:
+    until = time.monotonic() + SECONDS
+    while not path.exists():
+        assert time.monotonic() < until, path
+        time.sleep(0.02)
+
+
+def scraped(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        return answer.read().decode()
+
+
+def test_a_running_job_is_looked_at(tmp_path: Path, unused_port: int) -> None:
+    file, picture = tmp_path / "metrics.prom", tmp_path / "top.png"
+    flags = ("--metrics-port", str(unused_port), "--metrics-file", str(file))
+    with running(tmp_path, "-np", "2", *flags, *written(tmp_path, STAND_IN, start="")) as job:
+        wait_for(file)
+        words = command("top", str(job.process.pid), "--count", "2", "--delay", "0.5", "--plot", str(picture))
+        environ = environment(COLUMNS="140")
+        shown = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=SECONDS)
+        contents = scraped(unused_port), file.read_text()
+    assert shown.returncode == 0, shown.stderr
+    tables = shown.stdout.split(f"job {job.process.pid}: 2 ranks of")[1:]
+    assert len(tables) == 2, shown.stdout
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in tables[-1].splitlines() if line[:1] == "│"]
+    assert [row[0] for row in rows] == ["0", "1"]
+    assert [row[3:5] for row in rows] == [["30.0%", "30.0%"]] * 2, tables[-1]
+    assert float(rows[1][2]) > 0 and rows[0][-1] == "0%" and rows[1][-1] != "0%"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    for content in contents:
+        assert '\nsirtaki_steps_total{rank="1"} ' in content
+        assert '\nsirtaki_wait_seconds_total{cause="late",rank="0"} ' in content
+
+
+def test_ranks_count(tmp_path: Path) -> None:
+    end, mark = tmp_path / "end", tmp_path / "mark"
+    with running(tmp_path, "-np", "2", *written(tmp_path, STEPS.format(end=str(end), mark=str(mark)))) as job:
+        wait_for(mark)
+        name = running_jobs.choose(job.process.pid)
+        readings = [top_command.read(name)]
+        time.sleep(0.5)
+        readings.append(top_command.read(name))
+        end.touch()
+        assert job.process.wait(SECONDS) == 0
+    for before, after in zip(*(reading.ranks for reading in readings), strict=True):
+        assert after["steps"] > before["steps"] and after["length"] > before["length"] and after["bytes"] > 0
+    waited = rates(readings[0].ranks[0], readings[1].ranks[0], 0.5)
+    assert waited.parts["late"] == max(waited.parts.values()) and waited.last[1] > 0.5  # rank 1 sleeps
+
+
+def test_a_job_that_has_ended_has_no_numbers() -> None:
+    assert top_command.read("@sirtaki-status-none") is None
+    assert [family.samples for family in metrics.JobCollector("@sirtaki-status-none").collect()] == [[]] * 5
+
+
+@pytest.fixture
+def unused_port() -> int:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
