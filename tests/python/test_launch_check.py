@@ -9,7 +9,7 @@ from launching import run
 from sirtaki.launch import check
 from sirtaki.libraries import mpi_library
 
-ROWS = ["Sirtaki", "Python", "torch", "tensorflow", "keras", "jax", "MPI", "mpiexec", "srun", "mpi4py"]
+ROWS = ["Sirtaki", "Python", "torch", "tensorflow", "keras", "jax", "horovod", "MPI", "mpiexec", "srun", "mpi4py"]
 ROWS += ["compiled core", "GPUs", "GPU kernels", "NCCL"]
 
 
