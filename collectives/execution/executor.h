@@ -14,7 +14,7 @@
 #include "base/task.h"
 #include "observer/observer.h"
 #include "plane/plan_barrier.h"
-#include "plane/planes.h"
+#include "plane/plane_choice.h"
 #include "queue/submission.h"
 
 namespace sirtaki {

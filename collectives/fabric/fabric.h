@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "host/host_bells.h"
-#include "plane/planes.h"
+#include "plane/plane_choice.h"
 #include "transport/transport.h"
 
 namespace sirtaki {

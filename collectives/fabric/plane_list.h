@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "plane/gpu/gpu.h"
-#include "plane/planes.h"
+#include "plane/plane_choice.h"
 #include "plane/rail.h"
 #include "transport/transport.h"
 

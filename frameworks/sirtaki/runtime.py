@@ -10,17 +10,17 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from sirtaki import process_sets, starters
+from sirtaki import process_sets, settings, starters
 from sirtaki.checks import call_numbers, gradient_kinds, parameter_check
 from sirtaki.host import segments
-from sirtaki.job import arrival, children, ending, stacks, starter_socket, supervisor_link
 from sirtaki.libraries import gpu_libraries, mpi_library, mpi_settings
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, bind_existing, bind_global, register_at_init, unbind_all
+from sirtaki.rank_process import arrival, children, ending, stacks, starter_socket, supervisor_link
 from sirtaki.timeline import writer
 from sirtaki.timeline.writer import start_timeline as start_timeline
 from sirtaki.timeline.writer import stop_timeline as stop_timeline
-from sirtaki.timing import energy, settings, summary, tuner
+from sirtaki.timing import energy, summary, tuner
 from sirtaki.timing.text import summary_line
 from sirtaki.version import __version__
 
@@ -50,7 +50,6 @@ __all__ = [
     "stop_timeline",
 ]
 
-_TRUE = ("1", "true", "yes", "on")
 
 _lock = threading.RLock()
 
@@ -132,8 +131,7 @@ def _identity(dynamic: bool) -> str:
 
 
 def _checked_process_sets(value: Sequence[ProcessSet] | str | None) -> tuple[list[ProcessSet], bool]:
-    setting = os.environ.get("SIRTAKI_DYNAMIC_PROCESS_SETS", os.environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", ""))
-    dynamic = setting.strip().lower() in _TRUE
+    dynamic = settings.flag("DYNAMIC_PROCESS_SETS")
     if value is None:
         return [], dynamic
     if isinstance(value, str):

@@ -22,7 +22,7 @@
 #include <thread>
 #include <vector>
 
-#include "plane/planes.h"
+#include "plane/plane_choice.h"
 #include "plane/point_to_point.h"
 #include "plane/shm/shm.h"
 #include "plane/shm/two_level.h"

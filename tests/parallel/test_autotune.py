@@ -7,7 +7,8 @@ import torch
 from ranks import ranks
 
 import sirtaki.torch as hvd
-from sirtaki.timing import settings, tuner
+from sirtaki import settings
+from sirtaki.timing import tuner
 from sirtaki.torch.gradients import buckets
 
 LARGE = 4.0  # the factor that seems to be fast

@@ -15,11 +15,11 @@ check_parameters().
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from sirtaki import settings
 from sirtaki.exceptions import SirtakiInternalError
 from sirtaki.exchange import allgather_bytes
 
@@ -83,7 +83,7 @@ def check_equal(
 
 def setting() -> str:
     """The value of the variable, unchecked; "0" if it is not set. init() checks that it is equal on all ranks."""
-    return os.environ.get(VARIABLE, os.environ.get("HOROVOD_CHECK_PARAMETERS", "")).strip() or "0"
+    return settings.look_up("CHECK_PARAMETERS")[1] or "0"
 
 
 class ParameterCheck:

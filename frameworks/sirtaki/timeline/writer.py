@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 
+from sirtaki import settings
 from sirtaki.native import core
 from sirtaki.timeline.chrome_trace import HEADER, ChromeForm
 from sirtaki.timeline.perfetto_trace import PerfettoForm
@@ -21,7 +22,6 @@ from sirtaki.timeline.rows import Rows
 from sirtaki.timeline.shared_file import Form, SharedFile
 from sirtaki.timeline.spans import STEPS, Span, Spans
 from sirtaki.timeline.steps import parse_steps
-from sirtaki.timing import settings
 from sirtaki.timing.records import Record, decode
 
 _INTERVAL = 0.05  # seconds between two writes; programs for Horovod look into the file 0.1 s after a call

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sirtaki import settings
 from sirtaki.native import core
-from sirtaki.timing import records, settings
+from sirtaki.timing import records
 from sirtaki.timing.records import Record
 
 COUNT = 2000

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sirtaki import settings
 from sirtaki.native import core
-from sirtaki.timing import energy, settings
+from sirtaki.timing import energy
 from sirtaki.timing.text import summary_line
 
 _NS = 1e-9

@@ -14,9 +14,8 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from sirtaki import exchange
+from sirtaki import exchange, settings
 from sirtaki.native import core
-from sirtaki.timing import settings
 from sirtaki.timing.halving import Candidate, Search, candidates, halving
 
 _THRESHOLD = 128 << 20  # bytes; the core's own

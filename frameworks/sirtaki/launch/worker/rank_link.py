@@ -1,4 +1,4 @@
-"""The supervisor's end of the socket to its rank's process (sirtaki/job/supervisor_link.py is the other end).
+"""The supervisor's end of the socket to its rank's process (sirtaki/rank_process/supervisor_link.py is the other end).
 
 A rank that never calls init() has no connection. One process at a time can be the rank; another may follow it.
 """

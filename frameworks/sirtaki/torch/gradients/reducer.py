@@ -25,12 +25,12 @@ from sirtaki.native import core
 from sirtaki.reduce_ops import Average
 from sirtaki.timing import tuner
 from sirtaki.torch.gradients.backward import current_task, not_compiled, notify_at_end
-from sirtaki.torch.gradients.buckets import bucketed
 from sirtaki.torch.gradients.gradient_kinds import Ballot, agree, met_another_request, refuse
 from sirtaki.torch.gradients.optimizer_options import Options, parameters_in
 from sirtaki.torch.gradients.sending import send
 from sirtaki.torch.gradients.sparse_units import send_sparse
 from sirtaki.torch.gradients.sums import SumsOfLastStep
+from sirtaki.torch.gradients.unit_maker import UnitMaker
 from sirtaki.torch.gradients.units import (
     DENSE,
     FILLED,
@@ -66,7 +66,7 @@ class GradientReducer:
         self._others: list[weakref.ref[GradientReducer]] = []  # reducers with hooks on parameters in `_order`
         self._units: list[Unit] = []
         self._waiting = Unit(self._step, [], "")  # parameters that had no gradient on any rank so far; is never sent
-        self._names: set[str] = set()  # of units
+        self._maker = UnitMaker(self._step, options)
         self._agreed = True  # all ranks hold the same parameters, as far as is known
         self._gone: list[str] = []  # what ranks send that have not let go of the same units; since the last vote
         self._votes_anyway = False  # in a step without changes, for some parameters never had a gradient
@@ -77,8 +77,7 @@ class GradientReducer:
         self._announced: set[str] = set()
         self._sums = SumsOfLastStep()  # empty for averages
         self._dense: list[Slot] = []  # that have units, in the order on which the ranks agreed
-        self._bucket_factor = 1.0
-        self._bucketed_with = 1.0
+        self._bucket_factor = 1.0  # the maker's from the next step on
         self._tuner = tuner.of_job(self._set_bucket_factor) if self._group == 0 else None
         self._adopt(takes_over=True)
 
@@ -401,7 +400,7 @@ class GradientReducer:
             raise
         self._votes += not others
         self._agreed = True
-        self._names.difference_update(self._gone)
+        self._maker.forget(self._gone)
         self._gone = []
         return found
 
@@ -410,26 +409,11 @@ class GradientReducer:
         for slot, kind in found:
             slot.as_table = kind == SPARSE and self._options.sparse_as_dense
             slot.kind = DENSE if slot.as_table else kind
-        made = self._units_of([slot for slot, _ in found])
+        made = self._maker.units_of([slot for slot, _ in found])
         self._units += made
         self._dense += [slot for slot, _ in found if slot.kind == DENSE]
         self._set_waiting(slot for slot in asked if slot.kind == UNKNOWN)
         return made
-
-    def _units_of(self, slots: Sequence[Slot]) -> list[Unit]:
-        sparse = [slot for slot in slots if slot.kind == SPARSE]
-        dense = [slot for slot in slots if slot.kind == DENSE]
-        by_parameter = {id(slot.parameter): slot for slot in dense}
-        units, grouped = [self._unit([slot], slot.name) for slot in sparse], set()
-        groups = self._options.grouped(dense)
-        for number, parameters in enumerate(groups):
-            members = [by_parameter[id(p)] for p in parameters if id(p) in by_parameter]
-            grouped.update(id(slot) for slot in members)
-            if members:
-                units.append(self._unit(members, f"{members[0].name}.group{number + 1}of{len(groups)}"))
-        rest = [slot for slot in dense if id(slot) not in grouped]
-        parts = [[slot] for slot in rest] if groups else bucketed(rest, self._bucketed_with)
-        return units + [self._unit(part, _bucket_name(part), bucket=len(part) > 1) for part in parts]
 
     def _set_bucket_factor(self, factor: float) -> None:
         """For the next step: called on all ranks at the end of the same one."""
@@ -437,19 +421,10 @@ class GradientReducer:
 
     def _rebucket(self) -> None:
         """Between two steps. The new units are the same on all ranks, since the slots are and their order is."""
-        self._bucketed_with = self._bucket_factor
-        if not self._options.grouped(self._dense):
-            self._units = [unit for unit in self._units if unit.slots[0].kind == SPARSE] + self._units_of(self._dense)
-
-    def _unit(self, slots: Sequence[Slot], name: str, bucket: bool = False) -> Unit:
-        """Its name is unique: an earlier unit may have had a first parameter of the same name."""
-        name = f"allreduce.{self._options.prefix}{name}"
-        number, unique = 1, name
-        while unique in self._names:
-            number += 1
-            unique = f"{name}.{number}"
-        self._names.add(unique)
-        return Unit(self._step, slots, unique, bucket)
+        self._maker.bucket_factor = self._bucket_factor
+        if self._maker.has_buckets(self._dense):
+            sparse = [unit for unit in self._units if unit.slots[0].kind == SPARSE]
+            self._units = sparse + self._maker.units_of(self._dense)
 
     # At the step.
 
@@ -522,10 +497,7 @@ class GradientReducer:
         if not slots:
             return
         homes = [slot.unit for slot in slots]
-        sparse = [[slot] for slot in slots if slot.kind == SPARSE]
-        parts = sparse + bucketed([slot for slot in slots if slot.kind == DENSE])
-        prefix = f"allreduce.{self._options.prefix}"
-        units = [Unit(self._step, part, f"{prefix}{_bucket_name(part)}.again", bucket=len(part) > 1) for part in parts]
+        units = self._maker.units_for_once(slots)
         try:
             for unit in units:
                 self._submit(unit)
@@ -598,7 +570,7 @@ class GradientReducer:
         for unit in self._units:
             unit.reset()
         self._waiting.reset()
-        if self._bucketed_with != self._bucket_factor:
+        if self._maker.bucket_factor != self._bucket_factor:
             self._rebucket()
         self._step.full = self._step.touched = False
         self._completions = 0
@@ -610,10 +582,6 @@ def _owner_of(parameter: torch.Tensor) -> GradientReducer | None:
     owner = reference() if reference is not None else None
     slot = owner._slots.get(id(parameter)) if owner is not None else None
     return owner if slot is not None and slot.parameter is parameter else None
-
-
-def _bucket_name(slots: Sequence[Slot]) -> str:
-    return slots[0].name if len(slots) == 1 else f"{slots[0].name}.and.{len(slots) - 1}"
 
 
 def _why(slots: Sequence[Slot]) -> str:

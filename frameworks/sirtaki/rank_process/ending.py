@@ -21,8 +21,8 @@ from typing import Any
 
 from sirtaki.checks.call_site import call_site, site_in
 from sirtaki.exceptions import SirtakiInternalError
-from sirtaki.job import children, supervisor_link
 from sirtaki.native import core
+from sirtaki.rank_process import children, supervisor_link
 from sirtaki.timing import failure_records
 
 _FAILED = 1

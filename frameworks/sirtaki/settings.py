@@ -1,6 +1,7 @@
-"""What the environment says about the recorder, the closing line, the timeline and the tuner.
+"""The settings that a rank's Python code reads from the environment: SIRTAKI_<name>, else HOROVOD_<name>.
 
-The flags of sirtakirun set the same variables.
+The flags of sirtakirun set the same variables. The core's settings are in collectives/base/settings.cc, the variables
+of the launcher's flags in launch/command_line/.
 """
 
 from __future__ import annotations

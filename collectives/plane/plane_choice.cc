@@ -1,4 +1,4 @@
-#include "plane/planes.h"
+#include "plane/plane_choice.h"
 
 #include "base/error.h"
 

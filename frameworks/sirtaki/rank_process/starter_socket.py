@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from sirtaki import starters
-from sirtaki.job import supervisor_link
+from sirtaki.rank_process import supervisor_link
 from sirtaki.starters import inherited_socket
 
 _NOT_INHERITED = ("SIRTAKI_SUPERVISOR", "SIRTAKI_SIZE", "SIRTAKI_RANK_PROCESS", starters.STARTED_AS)
