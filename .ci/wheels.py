@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds Sirtaki's wheels and its sdist into dist/, and prints which glibc each wheel needs. `./dev wheel` runs it.
+"""Builds the wheels, the sdist and sirtaki-horovod into dist/, and prints which glibc each wheel needs (./dev wheel).
 
 One wheel for each Python from 3.10 to 3.14 that is here with its headers (in PATH, or under ~/.pyenv/versions). Needs
 the extra `wheel`. A wheel holds the C++ library, so that it needs glibc alone; auditwheel names the oldest one.
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=TOP / "dist")
     parser.add_argument("--python", choices=VERSIONS, action="append", help="only this one; can be repeated")
     parser.add_argument("--no-isolation", action="store_true", help="build with what is installed, without network")
-    parser.add_argument("--no-sdist", action="store_true")
+    parser.add_argument("--no-sdist", action="store_true", help="neither the sdist nor sirtaki-horovod")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("CXX", "c++")  # as CMake calls it in ./dev build, so that ccache knows the objects
@@ -85,8 +85,10 @@ def main() -> None:
     chosen = arguments.python or there
     made = [wheel(version, there[version], arguments.out, not arguments.no_isolation) for version in chosen]
     if not arguments.no_sdist:
-        run(sys.executable, "-m", "build", "--sdist", "--outdir", arguments.out)
-        made += arguments.out.glob("*.tar.gz")
+        isolation = ["--no-isolation"] if arguments.no_isolation else []
+        run(sys.executable, "-m", "build", "--sdist", *isolation, "--outdir", arguments.out, ".")
+        run(sys.executable, "-m", "build", "--wheel", *isolation, "--outdir", arguments.out, "frameworks/horovod_shim")
+        made += [*arguments.out.glob("*.tar.gz"), *arguments.out.glob("sirtaki_horovod-*.whl")]
     for path in made:
         print(f"{path.stat().st_size / 1e6:6.2f} MB  {path}")
 
