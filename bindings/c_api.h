@@ -1,6 +1,6 @@
 /* A table of C functions through which compiled kernels of frameworks use the engine of this process. The kernels are
- * built apart from sirtaki._core; `sirtaki._core.c_api()` returns the table's address. Plain C, so that the two sides
- * may use different C++ libraries.
+ * built apart from Sirtaki: `sirtaki.get_include()` is the folder for the compiler, `sirtaki.c_api()` the table's
+ * address. Plain C, so that the two sides may use different C++ libraries. examples/c_adapter shows a use.
  */
 #pragma once
 
@@ -8,6 +8,42 @@
 
 /* Increased at each change of a struct below. A kernel library refuses a table of another version. */
 enum { kSirtakiApiVersion = 2 };
+
+/* These numbers never change. */
+enum SirtakiVerb {
+  kSirtakiAllreduce = 0,
+  kSirtakiAllgather = 1,
+  kSirtakiBroadcast = 2,
+  kSirtakiAlltoall = 3,
+  kSirtakiReducescatter = 4,
+  kSirtakiBarrier = 5,
+  kSirtakiJoin = 6,
+};
+
+enum SirtakiReduceOp {
+  kSirtakiAverage = 0,
+  kSirtakiSum = 1,
+  kSirtakiAdasum = 2,
+  kSirtakiMin = 3,
+  kSirtakiMax = 4,
+  kSirtakiProduct = 5,
+};
+
+enum SirtakiDType {
+  kSirtakiBool = 0,
+  kSirtakiUint8 = 1,
+  kSirtakiInt8 = 2,
+  kSirtakiUint16 = 3,
+  kSirtakiInt16 = 4,
+  kSirtakiUint32 = 5,
+  kSirtakiInt32 = 6,
+  kSirtakiUint64 = 7,
+  kSirtakiInt64 = 8,
+  kSirtakiFloat16 = 9,
+  kSirtakiBfloat16 = 10,
+  kSirtakiFloat32 = 11,
+  kSirtakiFloat64 = 12,
+};
 
 enum SirtakiError {
   kSirtakiOk = 0,
@@ -47,7 +83,7 @@ struct SirtakiOutcome {
 struct SirtakiTensor {
   const void* in;
   void* out;      /* null: `allocate` is called once the size is known */
-  int32_t dtype;  /* the core's number, as in sirtaki._core.DTYPES */
+  int32_t dtype;  /* enum SirtakiDType */
   int32_t device; /* -1: host memory; else the GPU's number. There the collective runs after all work queued before
                      submit(), and before all work queued after `finished` */
   int32_t dimensions;
@@ -59,9 +95,9 @@ struct SirtakiTensor {
 
 /* Read during submit() only, except the tensors' memory and the context. */
 struct SirtakiRequest {
-  int32_t verb;     /* the core's number, as in sirtaki._core.VERBS */
+  int32_t verb;     /* enum SirtakiVerb */
   const char* name; /* "": numbered by the core */
-  int32_t op;
+  int32_t op;       /* enum SirtakiReduceOp */
   double prescale;
   double postscale;
   int32_t root;

@@ -44,6 +44,9 @@ def start_horovod(comm: MPI.Comm) -> tuple[ModuleType | None, str]:
     module, complaint = None, ""
     try:
         import horovod.torch as module
+
+        if module.__doc__ and module.__doc__.startswith("sirtaki"):  # the package sirtaki-horovod
+            raise ImportError("it is Sirtaki by Horovod's name")
     except (ImportError, OSError) as error:
         absent = isinstance(error, ModuleNotFoundError) and error.name == "horovod"
         complaint = "is not installed" if absent else f"cannot be imported: {error}"

@@ -11,6 +11,11 @@ namespace {
 
 namespace py = pybind11;
 
+// The core's numbers are those of the header.
+static_assert(static_cast<int>(Verb::kJoin) == kSirtakiJoin && static_cast<int>(Verb::kAlltoall) == kSirtakiAlltoall);
+static_assert(static_cast<int>(ReduceOp::kProduct) == kSirtakiProduct && kReduceOpCount == kSirtakiProduct + 1);
+static_assert(static_cast<int>(DType::kFloat64) == kSirtakiFloat64 && kDTypeCount == kSirtakiFloat64 + 1);
+
 SirtakiError number_of(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::kInvalidArgument:

@@ -105,11 +105,11 @@ TensorPtr Call::input(int index) {
 // The tensors come first, then an alltoall's splits, then the label.
 bool Call::read_inputs() {
   const int label = api().num_inputs(context_) - 1;
-  const int tensors = kernel_.verb == CoreVerb::kAlltoall ? label - 1 : label;
+  const int tensors = kernel_.verb == kSirtakiAlltoall ? label - 1 : label;
   bool good = true;
   for (int i = 0; good && i < tensors; ++i) good = read_tensor(i);
   for (int i = 0; good && i < tensors; ++i) good = prepare_output(i);
-  if (good && kernel_.verb == CoreVerb::kAlltoall) good = read_splits(tensors);
+  if (good && kernel_.verb == kSirtakiAlltoall) good = read_splits(tensors);
   if (good) good = read_label(label);
   if (!good) api().context_failure(context_, status_.get());
   return good;
@@ -130,7 +130,7 @@ bool Call::prepare_output(int index) {
   std::vector<std::int64_t>& shape = shapes_[i];
   const int dimensions = static_cast<int>(shape.size());
   void* out = nullptr;
-  if (kernel_.verb == CoreVerb::kAllreduce || kernel_.verb == CoreVerb::kBroadcast) {
+  if (kernel_.verb == kSirtakiAllreduce || kernel_.verb == kSirtakiBroadcast) {
     int forwarded = -1;
     TensorPtr output(api().forward_input_or_allocate_output(context_, &index, 1, index, shape.data(), dimensions,
                                                             &forwarded, status_.get()));
@@ -234,8 +234,8 @@ void Call::finish(const SirtakiOutcome& outcome) {
 }
 
 void Call::set_extra_outputs(const SirtakiOutcome& outcome) {
-  if (kernel_.verb == CoreVerb::kJoin) write_int32(0, &outcome.value, 1, true);
-  if (kernel_.verb == CoreVerb::kAlltoall) write_int32(1, outcome.received_splits, outcome.received_split_count, false);
+  if (kernel_.verb == kSirtakiJoin) write_int32(0, &outcome.value, 1, true);
+  if (kernel_.verb == kSirtakiAlltoall) write_int32(1, outcome.received_splits, outcome.received_split_count, false);
 }
 
 void Call::write_int32(int output, const std::int64_t* values, int count, bool scalar) {

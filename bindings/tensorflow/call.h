@@ -10,12 +10,9 @@
 
 namespace sirtaki::tensorflow {
 
-// The core's numbers, which are part of its interface and never change (collectives/base/types.h).
-enum class CoreVerb : std::int32_t { kAllreduce, kAllgather, kBroadcast, kAlltoall, kReducescatter, kBarrier, kJoin };
-
 // An op's verb and attributes; one object for each node of a graph.
 struct Kernel {
-  CoreVerb verb = CoreVerb::kAllreduce;
+  SirtakiVerb verb = kSirtakiAllreduce;
   const char* prefix = "";  // prefix of the request's name
   std::int64_t reduce_op = 1;
   double prescale = 1.0;

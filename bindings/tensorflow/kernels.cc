@@ -54,22 +54,22 @@ class Attributes {
   Status status_;
 };
 
-template <CoreVerb verb>
+template <SirtakiVerb verb>
 constexpr const char* kPrefix = "";
 template <>
-constexpr const char* kPrefix<CoreVerb::kAllreduce> = "allreduce";
+constexpr const char* kPrefix<kSirtakiAllreduce> = "allreduce";
 template <>
-constexpr const char* kPrefix<CoreVerb::kAllgather> = "allgather";
+constexpr const char* kPrefix<kSirtakiAllgather> = "allgather";
 template <>
-constexpr const char* kPrefix<CoreVerb::kBroadcast> = "broadcast";
+constexpr const char* kPrefix<kSirtakiBroadcast> = "broadcast";
 template <>
-constexpr const char* kPrefix<CoreVerb::kAlltoall> = "alltoall";
+constexpr const char* kPrefix<kSirtakiAlltoall> = "alltoall";
 template <>
-constexpr const char* kPrefix<CoreVerb::kReducescatter> = "reducescatter";
+constexpr const char* kPrefix<kSirtakiReducescatter> = "reducescatter";
 template <>
-constexpr const char* kPrefix<CoreVerb::kBarrier> = "barrier";
+constexpr const char* kPrefix<kSirtakiBarrier> = "barrier";
 
-template <CoreVerb verb, bool on_gpu>
+template <SirtakiVerb verb, bool on_gpu>
 void* create(TF_OpKernelConstruction* construction) {
   Attributes attributes(construction);
   auto kernel = std::make_unique<Kernel>();
@@ -78,9 +78,9 @@ void* create(TF_OpKernelConstruction* construction) {
   kernel->prefix = kPrefix<verb>;
   kernel->site = attributes.text("site");
   kernel->eager = attributes.integer("eager") != 0;
-  if constexpr (verb != CoreVerb::kJoin) kernel->process_set = attributes.integer("process_set");
-  if constexpr (verb == CoreVerb::kBroadcast) kernel->root = attributes.integer("root_rank");
-  if constexpr (verb == CoreVerb::kAllreduce || verb == CoreVerb::kReducescatter) {
+  if constexpr (verb != kSirtakiJoin) kernel->process_set = attributes.integer("process_set");
+  if constexpr (verb == kSirtakiBroadcast) kernel->root = attributes.integer("root_rank");
+  if constexpr (verb == kSirtakiAllreduce || verb == kSirtakiReducescatter) {
     kernel->reduce_op = attributes.integer("reduce_op");
     kernel->prescale = attributes.real("prescale_bits");
     kernel->postscale = attributes.real("postscale_bits");
@@ -139,13 +139,13 @@ void add(const char* op, TF_KernelBuilder* builder) {
   if (!status.ok()) throw std::runtime_error(std::string(op) + ": " + api().message(status.get()));
 }
 
-template <CoreVerb verb>
+template <SirtakiVerb verb>
 void add_collective(const char* op) {
   add(op, api().new_async_kernel_builder(op, "CPU", &create<verb, false>, &compute, &destroy));
 }
 
 // `on_host`: inputs and outputs that stay in host memory, such as labels.
-template <CoreVerb verb>
+template <SirtakiVerb verb>
 void add_gpu_collective(const char* op, std::initializer_list<const char*> on_host) {
   TF_KernelBuilder* const builder = api().new_async_kernel_builder(op, "GPU", &create<verb, true>, &compute, &destroy);
   for (const char* argument : on_host) api().host_memory(builder, argument);
@@ -156,11 +156,11 @@ void add_gpu_collective(const char* op, std::initializer_list<const char*> on_ho
 void register_gpu_kernels() {
   const char* const wish = std::getenv("SIRTAKI_TENSORFLOW_GPU");
   if (wish == nullptr || std::string_view(wish) != "1") return;
-  add_gpu_collective<CoreVerb::kAllreduce>("SirtakiAllreduce", {"label"});
-  add_gpu_collective<CoreVerb::kAllgather>("SirtakiAllgather", {"label"});
-  add_gpu_collective<CoreVerb::kBroadcast>("SirtakiBroadcast", {"label"});
-  add_gpu_collective<CoreVerb::kAlltoall>("SirtakiAlltoall", {"splits", "label", "received_splits"});
-  add_gpu_collective<CoreVerb::kReducescatter>("SirtakiReducescatter", {"label"});
+  add_gpu_collective<kSirtakiAllreduce>("SirtakiAllreduce", {"label"});
+  add_gpu_collective<kSirtakiAllgather>("SirtakiAllgather", {"label"});
+  add_gpu_collective<kSirtakiBroadcast>("SirtakiBroadcast", {"label"});
+  add_gpu_collective<kSirtakiAlltoall>("SirtakiAlltoall", {"splits", "label", "received_splits"});
+  add_gpu_collective<kSirtakiReducescatter>("SirtakiReducescatter", {"label"});
 }
 
 }  // namespace
@@ -170,13 +170,13 @@ const SirtakiApi* core_table() { return core_slot().load(std::memory_order_acqui
 void connect_core(const SirtakiApi* table) { core_slot().store(table, std::memory_order_release); }
 
 void register_kernels() {
-  add_collective<CoreVerb::kAllreduce>("SirtakiAllreduce");
-  add_collective<CoreVerb::kAllgather>("SirtakiAllgather");
-  add_collective<CoreVerb::kBroadcast>("SirtakiBroadcast");
-  add_collective<CoreVerb::kAlltoall>("SirtakiAlltoall");
-  add_collective<CoreVerb::kReducescatter>("SirtakiReducescatter");
-  add_collective<CoreVerb::kBarrier>("SirtakiBarrier");
-  add_collective<CoreVerb::kJoin>("SirtakiJoin");
+  add_collective<kSirtakiAllreduce>("SirtakiAllreduce");
+  add_collective<kSirtakiAllgather>("SirtakiAllgather");
+  add_collective<kSirtakiBroadcast>("SirtakiBroadcast");
+  add_collective<kSirtakiAlltoall>("SirtakiAlltoall");
+  add_collective<kSirtakiReducescatter>("SirtakiReducescatter");
+  add_collective<kSirtakiBarrier>("SirtakiBarrier");
+  add_collective<kSirtakiJoin>("SirtakiJoin");
   add("SirtakiTopology",
       api().new_kernel_builder("SirtakiTopology", "CPU", &create_question, &compute_answer, &destroy));
   register_gpu_kernels();

@@ -2,14 +2,15 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <random>
 #include <sstream>
 #include <utility>
 
@@ -18,14 +19,17 @@
 namespace sirtaki {
 namespace {
 
+std::string system_error(const std::string& what) { return what + ": " + std::strerror(errno); }
+
+// Not by std::random_device, which would tie a wheel to the glibc of the machine that built it. Where the system gives
+// no random bytes, the process number stays.
 std::string random_name() {
-  std::random_device random;
+  std::array<std::uint32_t, 4> random{static_cast<std::uint32_t>(getpid())};
+  static_cast<void>(!getrandom(random.data(), sizeof(random), 0));
   std::string name = "/sirtaki-" + std::to_string(getuid()) + "-";
-  for (int i = 0; i < 4; ++i) name += std::to_string(random());
+  for (const std::uint32_t number : random) name += std::to_string(number);
   return name;
 }
-
-std::string system_error(const std::string& what) { return what + ": " + std::strerror(errno); }
 
 // An open file that closes itself.
 class File {

@@ -48,6 +48,8 @@ _HOMES = dict.fromkeys(_RUNTIME, "runtime") | {
     "Min": "reduce_ops",
     "Max": "reduce_ops",
     "Product": "reduce_ops",
+    "c_api": "compiled_adapters",
+    "get_include": "compiled_adapters",
     "check_extension": "extensions",
     "run": "launch.function_job",
     "__version__": "version",
@@ -59,6 +61,9 @@ def missing() -> dict[str, str]:
     """The parts that this installation lacks, as {part: the loader's reason}; empty when it is complete.
 
     Loads the compiled core and an MPI library but starts neither.
+
+    >>> hvd.missing()
+    {}
     """
     from sirtaki.native import absent_parts
 

@@ -15,6 +15,7 @@ elif isinstance(core, AbsentCore):
 
 else:
     SirtakiInternalError = core.InternalError
+    SirtakiInternalError.__doc__ = "Ranks disagree, or the job has failed. The text is the same on every rank."
 
 HorovodInternalError = SirtakiInternalError
 

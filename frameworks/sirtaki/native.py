@@ -63,6 +63,6 @@ def absent_parts() -> dict[str, str]:
 
     try:
         core.mpi_info(mpi_library.candidates())
-    except (core.InternalError, ValueError) as error:
+    except (core.InternalError, ValueError, mpi_library.MpiNotFoundError) as error:
         return {"MPI": str(error)}
     return {}

@@ -20,6 +20,12 @@ class ProcessSet:
     """A group of ranks, made from global ranks or from an mpi4py communicator.
 
     Register it before use, by init(process_sets=[...]) or add_process_set(). ValueError for any other argument.
+
+    >>> everyone = hvd.global_process_set
+    >>> everyone.size(), everyone.rank(), everyone.included()
+    (1, 0, True)
+    >>> hvd.ProcessSet([2, 0]).ranks  # not registered yet
+    [0, 2]
     """
 
     process_set_id: int | None = None
@@ -233,6 +239,11 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
     Needs init(process_sets="dynamic"). ValueError if dynamic sets are off, if a set with these ranks exists, if a rank
     is out of range, or if the ranks differ between processes. NotImplementedError for a communicator.
+
+    >>> hvd.add_process_set([0])  # on one rank these are the ranks of the global set
+    Traceback (most recent call last):
+    ValueError: add_process_set: the global process set has the ranks [0] already
+    >>> evens = hvd.add_process_set(range(0, hvd.size(), 2)) if hvd.size() > 1 else hvd.global_process_set
     """
     entry = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     if entry.mpi_comm is not None:
@@ -247,7 +258,11 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Removes a set, on every rank of the job. False for the global set, an unregistered set, or before init."""
+    """Removes a set, on every rank of the job. False for the global set, an unregistered set, or before init.
+
+    >>> hvd.remove_process_set(hvd.global_process_set)
+    False
+    """
     if not isinstance(process_set, ProcessSet):
         raise ValueError(f"process_set must be a ProcessSet, got {process_set!r}")
     if not core.is_initialized() or process_set.process_set_id in (None, GLOBAL_ID):

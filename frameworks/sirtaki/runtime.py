@@ -64,6 +64,10 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
     ValueError for wrong arguments. ImportError with the loader's message if the compiled core is missing.
     SirtakiInternalError if MPI does not load, or if settings or arguments differ between ranks. RuntimeError if MPI
     sees this process alone although its launcher announced several, or if a rank forked or spawned this process.
+
+    >>> hvd.init()
+    >>> hvd.size()  # on one rank
+    1
     """
     ending.watch()
     sets, dynamic = _checked_process_sets(process_sets)
@@ -209,6 +213,11 @@ def shutdown() -> None:
     """Leaves the job. Returns when all ranks have called it. No effect when not initialised.
 
     Removes all process sets; a later init() starts a new job.
+
+    >>> hvd.shutdown()
+    >>> hvd.is_initialized()
+    False
+    >>> hvd.init()  # a new job, of the same ranks
     """
     if not is_initialized():
         return
@@ -234,7 +243,11 @@ def _send_closing_report(own_rank: int) -> None:
 
 
 def is_initialized() -> bool:
-    """Whether init() has succeeded and shutdown() was not called. Never raises, even without the compiled core."""
+    """Whether init() has succeeded and shutdown() was not called. Never raises, even without the compiled core.
+
+    >>> hvd.is_initialized()
+    True
+    """
     try:
         return core.is_initialized()
     except ImportError:
@@ -242,12 +255,20 @@ def is_initialized() -> bool:
 
 
 def rank() -> int:
-    """This process's rank, 0..size() - 1. This and the next five functions raise ValueError before init."""
+    """This process's rank, 0..size() - 1. This and the next five functions raise ValueError before init.
+
+    >>> hvd.rank(), hvd.local_rank(), hvd.cross_rank()
+    (0, 0, 0)
+    """
     return core.rank()
 
 
 def size() -> int:
-    """Number of ranks."""
+    """Number of ranks.
+
+    >>> hvd.size(), hvd.local_size(), hvd.cross_size()
+    (1, 1, 1)
+    """
     return core.size()
 
 
@@ -292,10 +313,12 @@ def mpi_built() -> bool:
 
 
 def gloo_enabled() -> bool:
+    """Always false: Sirtaki has no gloo. Horovod's programs ask."""
     return False
 
 
 def gloo_built() -> bool:
+    """Always false, as gloo_enabled()."""
     return False
 
 
@@ -305,10 +328,12 @@ def nccl_built() -> int:
 
 
 def ddl_built() -> bool:
+    """Always false: IBM's DDL is not supported."""
     return False
 
 
 def ccl_built() -> bool:
+    """Always false: Intel's oneCCL is not supported."""
     return False
 
 
@@ -318,4 +343,5 @@ def cuda_built() -> bool:
 
 
 def rocm_built() -> bool:
+    """Always false: AMD's GPUs are not supported."""
     return False

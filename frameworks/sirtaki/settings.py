@@ -69,7 +69,7 @@ class TimelineSettings:
 
 
 def timeline() -> TimelineSettings:
-    """Raises ValueError. path: "" without a timeline."""
+    """What SIRTAKI_TIMELINE and the variables beside it ask for. ValueError. path: "" without a timeline."""
     _, path = look_up("TIMELINE")
     variable, steps = look_up("TIMELINE_STEPS")
     try:

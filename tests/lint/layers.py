@@ -92,6 +92,7 @@ KNOWN: set[tuple[str, str]] = set()
 ENVIRONMENT = {
     "collectives/base/settings.cc",
     "bindings/tensorflow/kernels.cc",
+    "frameworks/horovod_shim/horovod/_shim/util.py",
     "frameworks/sirtaki/rank_process/children.py",
     "frameworks/sirtaki/keras/generations/__init__.py",
     "frameworks/sirtaki/libraries/mpi_library.py",

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-sys.path.insert(0, str(EXAMPLES))
+sys.path[:0] = [str(EXAMPLES), str(EXAMPLES.parent / "benchmarks")]
 
 import byte_sizes  # noqa: E402
 import collective_arguments  # noqa: E402
@@ -197,3 +197,14 @@ def test_figures_compare_to_the_better_mpi() -> None:
     }
     assert ways["gloo"]["bus_mb_s"] == pytest.approx(2 * 2 / 3 * 300 / 3.0 / 1e6)
     assert collective_report.peers(ways) == ["MPI", "gloo"]
+
+
+def test_performance_plot_draws_the_table(tmp_path: Path) -> None:
+    import performance_plot
+
+    rows = performance_plot.read_table((EXAMPLES.parent / "docs/performance.md").read_text())
+    assert rows[0][0] == 64 and rows[-1][0] == 64 << 20 and all(own < mpi for _, mpi, own in rows)
+    performance_plot.draw(rows, str(tmp_path / "plot.png"))
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="no table"):
+        performance_plot.read_table("")

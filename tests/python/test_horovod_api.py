@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from launching import FRAMEWORKS
 
+_SHIM = Path(__file__).resolve().parents[2] / "frameworks/horovod_shim"
 _FACTS = Path(__file__).parent / "horovod_api.txt"
 
 # Where Sirtaki has what a section is about: (module, object in it).
@@ -123,6 +124,19 @@ def arguments(home, name):
         for p in parameters
     ]
 found = {}
+import horovod
+from horovod._shim.aliases import MODULES
+for name in MODULES:
+    importlib.import_module(name)
+found["not the same in sirtaki-horovod"] = [
+    f"{section}: {each}"
+    for section, (module, name, names) in json.loads(sys.argv[1]).items()
+    if not name
+    for each in names
+    if each not in ("__version__", "callbacks", "elastic") and not section.endswith("elastic")
+    and getattr(importlib.import_module(section), each, None)
+    is not getattr(importlib.import_module(module), each, None)
+]
 for section, (module, name, names) in json.loads(sys.argv[1]).items():
     loaded = importlib.import_module(module)
     home = getattr(loaded, name) if name else loaded
@@ -162,7 +176,8 @@ def ours() -> dict[str, dict[str, list[str] | str]]:
     for section, known in facts().items():
         module, name = _PLACES.get(section, (section.replace("horovod", "sirtaki"), ""))
         asked[section] = (module, name, list(known))
-    environment = {**os.environ, "PYTHONPATH": str(FRAMEWORKS), "KERAS_BACKEND": "tensorflow"}
+    path = os.pathsep.join((str(FRAMEWORKS), str(_SHIM)))
+    environment = {**os.environ, "PYTHONPATH": path, "KERAS_BACKEND": "tensorflow"}
     command = [sys.executable, "-c", _DUMP, json.dumps(asked)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -187,3 +202,7 @@ def test_as_horovod(section: str) -> None:
     found = {name: difference(theirs, own[name]) for name, theirs in known.items()}
     expected = {name: how for name, (how, _) in _DIFFERENT.get(section, {}).items()}
     assert {name: how for name, how in found.items() if how} == expected
+
+
+def test_sirtaki_horovod_has_the_same_by_horovods_names() -> None:
+    assert ours()["not the same in sirtaki-horovod"] == []

@@ -1,6 +1,8 @@
 """`sirtakirun --check`: what is there, and why what is missing is missing."""
 
+import runpy
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from launching import run
 from sirtaki.launch import check
 from sirtaki.libraries import mpi_library
 
-ROWS = ["Sirtaki", "Python", "torch", "tensorflow", "keras", "jax", "MPI", "mpiexec", "srun", "mpi4py"]
+ROWS = ["Sirtaki", "Python", "torch", "tensorflow", "keras", "jax", "horovod", "MPI", "mpiexec", "srun", "mpi4py"]
 ROWS += ["compiled core", "GPUs", "GPU kernels", "NCCL"]
 
 
@@ -82,3 +84,12 @@ def test_a_row_that_fails_does_not_end_the_table() -> None:
 
     assert check._result(fail) == "OSError: the reason"
     assert check._result(lambda: "one\ntwo") == "one\n" + " " * 16 + "two"
+
+
+def test_python_m_sirtaki_is_sirtakirun(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(check, "main", lambda: asked.append("check") or 7)
+    monkeypatch.setattr(sys, "argv", ["sirtaki", "--check"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("sirtaki", run_name="__main__")
+    assert asked == ["check"] and ended.value.code == 7

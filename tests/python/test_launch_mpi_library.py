@@ -41,6 +41,7 @@ class Site:
         self.packages = root / "packages"
         self.cache: dict[str, str] = {}
         self.layers: list[str] = []
+        self.wheels: list[str] = []
         self.environ = {"PATH": str(root / "path")}
         monkeypatch.setattr(mpi_library.sys, "prefix", str(root / "env"))
         monkeypatch.setattr(mpi_library.site, "ENABLE_USER_SITE", False)
@@ -48,6 +49,8 @@ class Site:
         monkeypatch.setattr(mpi_library, "_loader_cache", lambda: self.cache)
         monkeypatch.setattr(mpi_library, "_openmpi_says", list)
         monkeypatch.setattr(mpi_library, "_package_directories", lambda: self.layers)
+        self.real_wheels = mpi_library._installed_wheels
+        monkeypatch.setattr(mpi_library, "_installed_wheels", lambda: self.wheels)
         monkeypatch.setattr(mpi_library.importlib.util, "find_spec", self._find_spec)
 
     def _find_spec(self, name: str) -> object:
@@ -183,6 +186,22 @@ def test_an_environment_below_this_one(site: Site) -> None:
     assert site.candidates() == [below]
     (own,) = place(site.lib / "libmpi.so.12")
     assert site.candidates() == [own, below]
+
+
+def test_an_mpi_that_pip_installed_without_its_library(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip --target leaves the folder lib out. The system's MPI is not taken in its place, unless it is asked for."""
+    (system,) = place(site.system / "libmpi.so.40")
+    site.cache["libmpi.so.40"] = system
+    assert site.candidates() == [system]
+    target = site.root / "target"
+    (target / "mpich-5.0.2.dist-info").mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(target))
+    site.wheels = site.real_wheels()
+    with pytest.raises(mpi_library.MpiNotFoundError, match=rf"mpich-5\.0\.2 in {target}, but its library is not"):
+        site.candidates()
+    assert site.candidates(SIRTAKI_MPI=system) == [system]
+    (own,) = place(site.lib / "libmpi.so.12")
+    assert site.candidates() == [own]
 
 
 def test_a_library_in_the_layer_below_a_real_environment(tmp_path: Path) -> None:

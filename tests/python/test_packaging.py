@@ -116,7 +116,7 @@ def test_script_exists() -> None:
     assert callable(getattr(importlib.import_module(module), function))
 
 
-@pytest.mark.parametrize("extra", ["torch", "bench", "test"])
+@pytest.mark.parametrize("extra", ["torch", "bench", "wheel", "test"])
 def test_constraints_hold_a_tested_version_of_every_requirement(extra: str) -> None:
     lines = [line for line in (TOP / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines), "a constraint is name==version"
@@ -128,7 +128,14 @@ def test_constraints_hold_a_tested_version_of_every_requirement(extra: str) -> N
 
 
 def test_extras() -> None:
-    assert set(PROJECT["project"]["optional-dependencies"]) == {"torch", "tensorflow", "bench", "timeline", "test"}
+    assert set(PROJECT["project"]["optional-dependencies"]) == {
+        "torch",
+        "tensorflow",
+        "bench",
+        "timeline",
+        "wheel",
+        "test",
+    }
     assert {one.name for one in requirements()} == {"cloudpickle", "mpi4py", "mpich", "numpy", "psutil", "PyYAML"}
 
 

@@ -38,6 +38,11 @@ def test_one_line_sets_up_a_new_environment(title: str, extras: str) -> None:
     assert len(steps) == 3
 
 
+def test_one_screen_comes_before_the_tables() -> None:
+    before = README.partition("\n| ")[0].splitlines()
+    assert len(before) <= 45 and "## Run it" in before
+
+
 def test_run_line_starts_the_benchmark_with_flags_that_it_knows() -> None:
     words = shlex.split(only_command("Run it").split(" && ")[2])
     assert words[:5] == [".venv/bin/sirtakirun", "-np", "2", ".venv/bin/python", "examples/synthetic_benchmark.py"]

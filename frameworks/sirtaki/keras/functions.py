@@ -27,6 +27,9 @@ def allreduce(
 
     value: a number (float: float32), NumPy array, tensor or variable. This and the next functions return tensors of the
     backend.
+
+    >>> float(hvd.allreduce(3.0))
+    3.0
     """
     return backends.load().allreduce(
         value,
@@ -40,19 +43,31 @@ def allreduce(
 
 
 def allgather(value: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """The values of all ranks, joined along dimension 0."""
+    """The values of all ranks, joined along dimension 0.
+
+    >>> np.asarray(hvd.allgather(np.array([1.0, 2.0]))).tolist()
+    [1.0, 2.0]
+    """
     return backends.load().allgather(value, name=name, process_set=process_set)
 
 
 def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
-    """The root's value on every rank; shapes and dtypes must be equal."""
+    """The root's value on every rank; shapes and dtypes must be equal.
+
+    >>> np.asarray(hvd.broadcast(np.array([1, 2]), root_rank=0)).tolist()
+    [1, 2]
+    """
     return backends.load().broadcast(value, root_rank, name=name, process_set=process_set)
 
 
 def reducescatter(
     value: Any, name: str | None = None, op: int = Average, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """This rank's rows of the reduced value."""
+    """This rank's rows of the reduced value.
+
+    >>> np.asarray(hvd.reducescatter(np.array([1.0, 2.0]))).tolist()  # on one rank: all rows
+    [1.0, 2.0]
+    """
     return backends.load().reducescatter(value, name=name, op=op, process_set=process_set)
 
 
@@ -60,6 +75,8 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
     """Overwrites each variable with the root's value; all are sent concurrently. For programs without fit().
 
     variables: Keras variables or the backend's, with the same number, shapes and dtypes on every rank.
+
+    >>> hvd.broadcast_variables([keras.Variable([1.0])], root_rank=0)
     """
     root = checked_root(root_rank)
     _check_list(variables)
@@ -91,6 +108,8 @@ def check_parameters(variables: Sequence[Any], process_set: ProcessSet = global_
 
     variables: Keras variables or the backend's, the same on every rank. HorovodInternalError on every rank names the
     first variable that differs.
+
+    >>> hvd.check_parameters([keras.Variable([1.0])])
     """
     _check_list(variables)
     backends.load().check_parameters(list(variables), process_set)

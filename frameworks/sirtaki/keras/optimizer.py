@@ -88,6 +88,11 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
 
     A rank outside the process set reduces nothing. Before init, and for wrong arguments: ValueError with the value. The
     order of arguments is that of horovod.keras; sirtaki.tensorflow.keras has that of horovod.tensorflow.keras.
+
+    >>> model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    >>> model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1 * hvd.size())), loss="mse")
+    >>> callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
+    >>> history = model.fit(np.ones((4, 2)), np.ones((4, 1)), verbose=0, callbacks=callbacks)
     """
     return distributed(**locals())
 

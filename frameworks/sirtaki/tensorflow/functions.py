@@ -24,6 +24,8 @@ def broadcast_variables(
 
     All variables are one request, so `inplace` changes nothing; Horovod's programs pass it. Returns the operation to
     run in a graph of TensorFlow 1.
+
+    >>> hvd.broadcast_variables([tf.Variable([1.0, 2.0])], root_rank=0)
     """
     if tf.executing_eagerly() or tf.inside_function():
         broadcast_(variables, root_rank, process_set=process_set)
@@ -43,6 +45,9 @@ def broadcast_object(
     """The root's object on every rank, pickled by cloudpickle. The root gets its own; obj of others is ignored.
 
     Blocks; call it outside of graphs. session: ignored; Horovod's programs pass it.
+
+    >>> hvd.broadcast_object({"epoch": 3})
+    {'epoch': 3}
     """
     return exchange.broadcast_object(obj, checked_root(root_rank), name, require_id(process_set))
 
@@ -54,7 +59,12 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """broadcast_object() with all arguments bound except the object."""
+    """broadcast_object() with all arguments bound except the object.
+
+    >>> from_root = hvd.broadcast_object_fn(root_rank=0)
+    >>> from_root("text")
+    'text'
+    """
 
     def broadcast(obj: Any) -> Any:
         return broadcast_object(obj, root_rank, session, name, process_set)
@@ -66,7 +76,11 @@ def broadcast_object_fn(
 def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """The objects of all ranks of the set in the order of ranks, by cloudpickle. Blocks; call it outside of graphs."""
+    """The objects of all ranks of the set in the order of ranks, by cloudpickle. Blocks; call it outside of graphs.
+
+    >>> hvd.allgather_object(hvd.rank())
+    [0]
+    """
     return exchange.allgather_object(obj, name, require_id(process_set))
 
 

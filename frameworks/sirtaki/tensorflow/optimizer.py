@@ -97,6 +97,13 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     sirtaki.keras.DistributedOptimizer). backward_passes_per_step: sums the gradients of that many passes (averages, if
     average_aggregated_gradients) before it reduces them. The other arguments are those of DistributedGradientTape.
     name, use_locking, device_*: ignored; Horovod's programs pass them. ValueError for anything else.
+
+    >>> optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.5))
+    >>> weight = tf.Variable([2.0])
+    >>> optimizer.apply_gradients([(tf.constant([1.0]), weight)])  # doctest: +ELLIPSIS
+    <...>
+    >>> weight.numpy().tolist()
+    [1.5]
     """
     arguments = dict(locals())
     del arguments["use_locking"]

@@ -80,6 +80,12 @@ def DistributedGradientTape(  # noqa: N802  Horovod's name
     group is one request (in eager mode there is only one). scale_local_gradients: divides the gradients of local
     sources by the number of ranks. device_*: ignored; Horovod's programs pass them. ValueError for arguments that
     contradict each other.
+
+    >>> weight = tf.Variable(3.0)
+    >>> with tf.GradientTape() as tape:
+    ...     loss = weight * weight
+    >>> float(hvd.DistributedGradientTape(tape).gradient(loss, weight))
+    6.0
     """
     check_devices(device_dense=device_dense, device_sparse=device_sparse)
     if not isinstance(gradtape, tf.GradientTape):
@@ -121,6 +127,14 @@ def PartialDistributedGradientTape(  # noqa: N802  Horovod's name
     """DistributedGradientTape that does not reduce the gradients of some Keras layers' weights.
 
     local_layers: a layer or a list of layers; ValueError for anything else.
+
+    >>> layer, weight = tf.keras.layers.Dense(1), tf.Variable(2.0)
+    >>> layer.build((None, 1))
+    >>> with tf.GradientTape() as tape:
+    ...     loss = tf.reduce_sum(layer(tf.ones((1, 1)))) + weight
+    >>> tape = hvd.PartialDistributedGradientTape(tape, local_layers=[layer])  # its weights stay this rank's own
+    >>> float(tape.gradient(loss, weight))
+    1.0
     """
     arguments = dict(locals())
     layers = _layers(arguments.pop("local_layers"))

@@ -27,6 +27,10 @@ def step_report() -> dict[str, Any]:
     latest, unfinished: the same for the last step, and since its end (without a training optimizer: since init()).
     energy: joules and joules_a_step of this host, or `unavailable` with the reason. lost_records: events that were
     overwritten before they were counted. With SIRTAKI_RECORDER=0: {"recorder": "off"}.
+
+    >>> report = hvd.step_report()
+    >>> report["rank"], report["size"]
+    (0, 1)
     """
     rank, size = core.rank(), core.size()
     times = core.step_times()

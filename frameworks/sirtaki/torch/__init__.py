@@ -1,4 +1,13 @@
-"""Sirtaki for PyTorch: `import sirtaki.torch as hvd` takes the place of `import horovod.torch as hvd`."""
+"""Sirtaki for PyTorch: `import sirtaki.torch as hvd` takes the place of `import horovod.torch as hvd`.
+
+What holds for all collectives. Every rank of the process set makes the same call. Tensors are dense and contiguous, on
+the CPU or a GPU: bool, integers of 8 to 64 bits, float16, bfloat16, float32, float64. Complex ones can be summed and
+averaged, and moved; float8 can be moved. `name`: equal on all ranks; without it calls are numbered in their order.
+
+ValueError at the call, with the value, for wrong arguments. HorovodInternalError on every rank if the ranks' calls do
+not fit together (verb, shape, dtype, op), with what each rank has; or if the job has failed, with the first cause. An
+asynchronous call raises them in synchronize().
+"""
 
 from __future__ import annotations
 

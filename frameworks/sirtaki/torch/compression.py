@@ -38,7 +38,11 @@ class BF16Compressor(CastCompressor):
 
 
 class Compression:
-    """The built-in compressors: Compression.none, Compression.fp16, Compression.bf16."""
+    """The built-in compressors: Compression.none, Compression.fp16, Compression.bf16.
+
+    >>> hvd.allreduce(torch.tensor([1.0, 2.0]), compression=hvd.Compression.bf16)
+    tensor([1., 2.])
+    """
 
     none = NoneCompressor
     fp16 = FP16Compressor

@@ -23,6 +23,9 @@ def broadcast_parameters(
 
     params: a state_dict, a list of (name, tensor), or a list of tensors; None entries are skipped. ValueError for
     anything else, also for a generator: make a list of it first.
+
+    >>> model = torch.nn.Linear(3, 2)
+    >>> hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     """
     root = checked_root(root_rank)
     with torch.no_grad():
@@ -68,6 +71,9 @@ def broadcast_optimizer_state(
 
     Takes no step, and changes nothing on the root. model: ignored; Horovod's programs pass it. ValueError for LBFGS,
     or if the parameter groups differ from the root's.
+
+    >>> optimizer = torch.optim.Adam(torch.nn.Linear(3, 2).parameters(), lr=0.1)
+    >>> hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("cannot broadcast the state of torch.optim.LBFGS")

@@ -265,6 +265,12 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     parameters; each group is one request. sparse_as_dense: turns sparse gradients into dense ones first.
 
     A rank outside the process set reduces nothing. Before init, and for wrong arguments: ValueError with the value.
+
+    >>> model = torch.nn.Linear(3, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * hvd.size())
+    >>> optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    >>> model(torch.ones(4, 3)).sum().backward()  # the gradients are averages now
+    >>> optimizer.step()
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__} {optimizer!r:.80}")

@@ -25,6 +25,10 @@ class SyncBatchNorm(_BatchNorm):
     Input (N, C, ...) of a floating dtype; N may differ between ranks. In evaluation mode, or on a single rank, it is
     plain batch norm and communicates with no other rank, also without running statistics. Layers are numbered in the
     order of their construction, so all ranks must construct them in the same order.
+
+    >>> hvd.SyncBatchNorm(2)(torch.tensor([[1.0, 5.0], [3.0, 9.0]])).detach().round()
+    tensor([[-1., -1.],
+            [ 1.,  1.]])
     """
 
     def __init__(

@@ -22,6 +22,9 @@ def allgather(
     """A new tensor: the ranks' tensors in the order of ranks. Only dimension 0 may differ by rank; it may be 0.
 
     Differentiable: the average over ranks of the gradient; each rank gets its own rows.
+
+    >>> hvd.allgather(tf.constant([[1, 2]])).shape.as_list()  # (rows of all ranks, 2)
+    [1, 2]
     """
     return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
 
@@ -33,5 +36,9 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
-    """allgather of several tensors as one request. Returns a list. Differentiable."""
+    """allgather of several tensors as one request. Returns a list. Differentiable.
+
+    >>> [each.numpy().tolist() for each in hvd.grouped_allgather([tf.constant([1]), tf.constant([True])])]
+    [[1], [True]]
+    """
     return verbs.allgather(to_tensors(tensors), name, require_id(process_set), ignore_name_scope=ignore_name_scope)

@@ -37,6 +37,9 @@ def allreduce(
     op is Average by default; integers are summed, divided and truncated toward zero. 16-bit floats are accumulated in
     float32. Gradient: the same allreduce of the gradient (see sirtaki.tensorflow.gradients). IndexedSlices give
     IndexedSlices (see sirtaki.tensorflow.collectives.sparse), with Sum and Average only, else NotImplementedError.
+
+    >>> hvd.allreduce(tf.constant([1.0, 2.0]), op=hvd.Sum).numpy().tolist()  # on one rank
+    [1.0, 2.0]
     """
     return _reduce(
         [tensor],
@@ -65,6 +68,9 @@ def grouped_allreduce(
     """allreduce of several tensors as one request. Returns a list of new tensors. Differentiable.
 
     Shapes and dtypes may differ. IndexedSlices in the list are reduced one by one, apart from the dense tensors.
+
+    >>> [each.numpy().tolist() for each in hvd.grouped_allreduce([tf.constant([1.0]), tf.constant([[2.0]])])]
+    [[1.0], [[2.0]]]
     """
     return _reduce(
         check_list(tensors),

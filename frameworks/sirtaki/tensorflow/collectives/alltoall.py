@@ -23,6 +23,10 @@ def alltoall(
 
     splits: 1-D int32, number of rows for each rank, in order of dimension 0; further rows are ignored. Without it
     dimension 0 must be a multiple of the number of ranks. Differentiable: gradient rows return to their senders.
+
+    >>> rows, received = hvd.alltoall(tf.constant([1.0, 2.0, 3.0]), splits=[2])  # on one rank
+    >>> rows.numpy().tolist(), received.numpy().tolist()
+    ([1.0, 2.0], [2])
     """
     group = require_id(process_set)
     rows = _rows(splits)

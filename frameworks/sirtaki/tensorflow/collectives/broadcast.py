@@ -24,6 +24,9 @@ def broadcast(
     """A new tensor with the root's values. root_rank is a global rank that belongs to the set. Differentiable.
 
     Gradient: the average over ranks on the root, zero on the others.
+
+    >>> hvd.broadcast(tf.constant([1.0, 2.0]), root_rank=0).numpy().tolist()
+    [1.0, 2.0]
     """
     root, group = checked_root(root_rank), require_id(process_set)
     return verbs.broadcast([to_tensor(tensor)], root, name, group, ignore_name_scope=ignore_name_scope)[0]
@@ -40,6 +43,10 @@ def broadcast_(
 
     In a graph of TensorFlow 1 it returns tensors with the new values. A session that evaluates any of them overwrites
     all variables, which must be initialized. ValueError unless all are variables.
+
+    >>> variable = tf.Variable([1.0])
+    >>> hvd.broadcast_([variable], root_rank=0)[0] is variable
+    True
     """
     root, group = checked_root(root_rank), require_id(process_set)
     listed = check_variables(variables)

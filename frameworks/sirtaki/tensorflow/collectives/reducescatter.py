@@ -33,6 +33,9 @@ def reducescatter(
 
     op is Average or Sum. Shapes must be equal on all ranks. Differentiable: the joined gradients of all parts,
     multiplied by the number of ranks for Sum (see sirtaki.tensorflow.gradients). NotImplementedError for IndexedSlices.
+
+    >>> hvd.reducescatter(tf.constant([[1.0], [2.0]]), op=hvd.Sum).numpy().tolist()  # on one rank: all rows
+    [[1.0], [2.0]]
     """
     how = Reduction(*reduction(op, prescale_factor, postscale_factor, process_set))
     return _scatter([tensor], device_dense, compression, how, name, ignore_name_scope)[0]
@@ -51,7 +54,11 @@ def grouped_reducescatter(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[tf.Tensor]:
-    """reducescatter of several tensors as one request. Returns a list. Differentiable."""
+    """reducescatter of several tensors as one request. Returns a list. Differentiable.
+
+    >>> [each.numpy().tolist() for each in hvd.grouped_reducescatter([tf.constant([1.0]), tf.constant([2.0])])]
+    [[1.0], [2.0]]
+    """
     how = Reduction(*reduction(op, prescale_factor, postscale_factor, process_set))
     return _scatter(check_list(tensors), device_dense, compression, how, name, ignore_name_scope)
 

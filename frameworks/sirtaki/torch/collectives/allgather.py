@@ -23,6 +23,12 @@ def allgather(
     out: contiguous memory for the result, of the tensor's dtype and exactly the result's shape; returned. By default a
     new tensor. ValueError on this rank alone if the result has another shape. It must not overlap the tensor.
     Differentiable without out: the gradient is averaged over the ranks, and each rank keeps its own rows.
+
+    >>> hvd.allgather(torch.tensor([[1, 2]]))  # (rows of all ranks, 2)
+    tensor([[1, 2]])
+    >>> memory = torch.empty(hvd.size(), 2)
+    >>> hvd.allgather(torch.tensor([[1.0, 2.0]]), out=memory) is memory
+    True
     """
     return _gather([tensor], name, process_set, None if out is None else [out])[0]
 
@@ -33,7 +39,11 @@ def allgather_async(
     process_set: ProcessSet = global_process_set,
     out: torch.Tensor | None = None,
 ) -> int:
-    """As allgather, without waiting and without gradient: a handle whose result is the tensor."""
+    """As allgather, without waiting and without gradient: a handle whose result is the tensor.
+
+    >>> hvd.synchronize(hvd.allgather_async(torch.tensor([3, 4])))
+    tensor([3, 4])
+    """
     group = require_id(process_set)
     call, _ = names("allgather", name, group)
     outputs = None if out is None else check_outputs([out], check_tensors([tensor]))
@@ -43,14 +53,22 @@ def allgather_async(
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
-    """allgather of several tensors as one unit: a list. Differentiable."""
+    """allgather of several tensors as one unit: a list. Differentiable.
+
+    >>> hvd.grouped_allgather([torch.tensor([1]), torch.tensor([True])])
+    [tensor([1]), tensor([True])]
+    """
     return list(_gather(tensors, name, process_set))
 
 
 def grouped_allgather_async(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """As grouped_allgather, without waiting and without gradient: one handle, whose result is a tuple."""
+    """As grouped_allgather, without waiting and without gradient: one handle, whose result is a tuple.
+
+    >>> hvd.synchronize(hvd.grouped_allgather_async([torch.tensor([1]), torch.tensor([2])]))
+    (tensor([1]), tensor([2]))
+    """
     group = require_id(process_set)
     call, _ = names("allgather", name, group)
     return verbs.start_allgather(check_tensors(tensors), call, group)

@@ -32,6 +32,9 @@ def allreduce(
 
     op is Average by default; integers are summed, divided and truncated toward zero. 16-bit floats are accumulated in
     float32. Gradient: the same allreduce of the gradient (see sirtaki.torch.ops.autograd). Min, Max, Product have none.
+
+    >>> hvd.allreduce(torch.tensor([1.0, 2.0]), op=hvd.Sum, prescale_factor=0.5)  # on one rank
+    tensor([0.5000, 1.0000])
     """
     how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
     call, grad = names("allreduce", name, how[3])
@@ -54,7 +57,12 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """As allreduce, without waiting and without gradient: a handle whose result is the new tensor."""
+    """As allreduce, without waiting and without gradient: a handle whose result is the new tensor.
+
+    >>> handle = hvd.allreduce_async(torch.tensor([1.0, 2.0]), name="loss")
+    >>> hvd.synchronize(handle)
+    tensor([1., 2.])
+    """
     how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
     call, _ = names("allreduce", name, how[3])
     check_tensor(tensor)
@@ -70,7 +78,12 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """As allreduce_async, with the result written into the tensor."""
+    """As allreduce_async, with the result written into the tensor.
+
+    >>> tensor = torch.tensor([1, 7])
+    >>> hvd.synchronize(hvd.allreduce_async_(tensor, op=hvd.Max)) is tensor
+    True
+    """
     how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
     call, _ = names("allreduce", name, how[3])
     return verbs.start_allreduce([tensor], call, how, outputs=[tensor], convert=_one)
@@ -85,7 +98,11 @@ def allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
-    """As allreduce, in place: returns the tensor itself. Not differentiable."""
+    """As allreduce, in place: returns the tensor itself. Not differentiable.
+
+    >>> hvd.allreduce_(torch.ones(3, dtype=torch.bfloat16), op=hvd.Sum)
+    tensor([1., 1., 1.], dtype=torch.bfloat16)
+    """
     how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
     call, _ = names("allreduce", name, how[3])
     return verbs.allreduce([tensor], call, how, outputs=[tensor])[0]
@@ -101,7 +118,11 @@ def grouped_allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """allreduce of several tensors as one unit: a list of new tensors. Shapes and dtypes may differ. Differentiable."""
+    """allreduce of several tensors as one unit: a list of new tensors. Shapes and dtypes may differ. Differentiable.
+
+    >>> hvd.grouped_allreduce([torch.tensor([1.0]), torch.tensor([[2, 3]])], op=hvd.Sum)
+    [tensor([1.]), tensor([[2, 3]])]
+    """
     how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
     call, grad = names("allreduce", name, how[3])
     listed = tensors if torch.compiler.is_compiling() else check_tensors(tensors)
@@ -123,7 +144,11 @@ def grouped_allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """As grouped_allreduce, without waiting and without gradient: one handle, whose result is a tuple."""
+    """As grouped_allreduce, without waiting and without gradient: one handle, whose result is a tuple.
+
+    >>> hvd.synchronize(hvd.grouped_allreduce_async([torch.tensor([1.0]), torch.tensor([2.0])]))
+    (tensor([1.]), tensor([2.]))
+    """
     how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
     call, _ = names("allreduce", name, how[3])
     return verbs.start_allreduce(check_tensors(tensors), call, how)
@@ -138,7 +163,12 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """As grouped_allreduce_async, with the results written into the tensors."""
+    """As grouped_allreduce_async, with the results written into the tensors.
+
+    >>> tensors = [torch.tensor([1.0]), torch.tensor([2.0])]
+    >>> hvd.synchronize(hvd.grouped_allreduce_async_(tensors))[1] is tensors[1]
+    True
+    """
     how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
     call, _ = names("allreduce", name, how[3])
     listed = check_tensors(tensors)
@@ -154,7 +184,11 @@ def grouped_allreduce_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
-    """As grouped_allreduce, in place: the tensors themselves. Not differentiable."""
+    """As grouped_allreduce, in place: the tensors themselves. Not differentiable.
+
+    >>> hvd.grouped_allreduce_([torch.tensor([4]), torch.tensor([5])], op=hvd.Min)
+    [tensor([4]), tensor([5])]
+    """
     how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
     call, _ = names("allreduce", name, how[3])
     listed = check_tensors(tensors)

@@ -54,6 +54,11 @@ def alltoall(
     and exactly the result's shape. By default a new tensor. ValueError on this rank alone if the result has another
     shape. It must not overlap the tensor. Differentiable without out: each row of the gradient returns to the rank that
     sent the row.
+
+    >>> rows = torch.tensor([[1.0], [2.0], [3.0]])
+    >>> hvd.alltoall(rows, splits=[2] + [0] * (hvd.size() - 1))  # the first two rows to rank 0, none to others
+    (tensor([[1.],
+            [2.]]), tensor([2], dtype=torch.int32))
     """
     group, rows = require_id(process_set), checked_splits(splits)
     call, grad = names("alltoall", name, group)
@@ -76,7 +81,12 @@ def alltoall_async(
     process_set: ProcessSet = global_process_set,
     out: torch.Tensor | None = None,
 ) -> int:
-    """As alltoall, without waiting and without gradient. The handle's result is always (output, received_splits)."""
+    """As alltoall, without waiting and without gradient. The handle's result is always (output, received_splits).
+
+    >>> output, received_splits = hvd.synchronize(hvd.alltoall_async(torch.arange(4)))
+    >>> output, received_splits
+    (tensor([0, 1, 2, 3]), tensor([4], dtype=torch.int32))
+    """
     group, rows = require_id(process_set), checked_splits(splits)
     call, _ = names("alltoall", name, group)
     _check(tensor, out)

@@ -17,6 +17,9 @@ def broadcast(
     """A new tensor with the root's values. root_rank: a global rank of the process set. Differentiable.
 
     Gradient: the average over the ranks on the root, zero on the other ranks.
+
+    >>> hvd.broadcast(torch.tensor([1.0, 2.0]), root_rank=0)
+    tensor([1., 2.])
     """
     root, group = checked_root(root_rank), require_id(process_set)
     call, grad = names("broadcast", name, group)
@@ -31,7 +34,11 @@ def broadcast(
 def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """As broadcast, without waiting and without gradient: a handle whose result is the new tensor."""
+    """As broadcast, without waiting and without gradient: a handle whose result is the new tensor.
+
+    >>> hvd.synchronize(hvd.broadcast_async(torch.tensor(5), root_rank=0))
+    tensor(5)
+    """
     root, group = checked_root(root_rank), require_id(process_set)
     call, _ = names("broadcast", name, group)
     check_tensor(tensor)
@@ -41,7 +48,12 @@ def broadcast_async(
 def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """As broadcast_async, with the values written into the tensor."""
+    """As broadcast_async, with the values written into the tensor.
+
+    >>> tensor = torch.zeros(2)
+    >>> hvd.synchronize(hvd.broadcast_async_(tensor, root_rank=0)) is tensor
+    True
+    """
     root, group = checked_root(root_rank), require_id(process_set)
     call, _ = names("broadcast", name, group)
     check_tensor(tensor)
@@ -51,7 +63,11 @@ def broadcast_async_(
 def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
-    """As broadcast, in place: returns the tensor itself. Not differentiable."""
+    """As broadcast, in place: returns the tensor itself. Not differentiable.
+
+    >>> hvd.broadcast_(torch.zeros(2), root_rank=0)
+    tensor([0., 0.])
+    """
     root, group = checked_root(root_rank), require_id(process_set)
     call, _ = names("broadcast", name, group)
     check_tensor(tensor)

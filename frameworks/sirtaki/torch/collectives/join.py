@@ -10,6 +10,9 @@ def join(device: int = -1) -> int:
 
     Until then this rank contributes zeros to the allreduces of the others. device: the GPU for these zeros, by default
     the current one; ignored without a GPU.
+
+    >>> hvd.join()  # the last rank that called it
+    0
     """
     if isinstance(device, bool) or not isinstance(device, int):
         raise ValueError(f"device must be an integer, got {device!r}")

@@ -30,6 +30,10 @@ def reducescatter(
     dtype and exactly the result's shape; returned. By default a new tensor. It must not overlap the tensor, and
     compression must be none. Differentiable without out for Average and Sum: the gradients of all parts joined, times
     the number of ranks for Sum (see sirtaki.torch.ops.autograd).
+
+    >>> hvd.reducescatter(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), op=hvd.Sum)  # on one rank: all rows
+    tensor([[1., 2.],
+            [3., 4.]])
     """
     if out is None:
         return grouped_reducescatter([tensor], name, compression, op, process_set, prescale_factor, postscale_factor)[0]
@@ -52,7 +56,11 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
     out: torch.Tensor | None = None,
 ) -> int:
-    """As reducescatter, without waiting and without gradient: a handle whose result is the tensor."""
+    """As reducescatter, without waiting and without gradient: a handle whose result is the tensor.
+
+    >>> hvd.synchronize(hvd.reducescatter_async(torch.tensor([1, 2]), op=hvd.Sum))
+    tensor([1, 2])
+    """
     how = reduction(op, prescale_factor, postscale_factor, process_set)
     call, _ = names("reducescatter", name, how[3])
     outputs = None if out is None else check_outputs([out], check_tensors([tensor]))
@@ -68,7 +76,11 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
-    """reducescatter of several tensors as one unit: a list. Differentiable."""
+    """reducescatter of several tensors as one unit: a list. Differentiable.
+
+    >>> hvd.grouped_reducescatter([torch.tensor([1.0]), torch.tensor([2.0])])
+    [tensor([1.]), tensor([2.])]
+    """
     how = reduction(op, prescale_factor, postscale_factor, process_set)
     call, grad = names("reducescatter", name, how[3])
     listed = tensors if torch.compiler.is_compiling() else check_tensors(tensors)
@@ -89,7 +101,11 @@ def grouped_reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """As grouped_reducescatter, without waiting and without gradient: one handle, whose result is a tuple."""
+    """As grouped_reducescatter, without waiting and without gradient: one handle, whose result is a tuple.
+
+    >>> hvd.synchronize(hvd.grouped_reducescatter_async([torch.tensor([1]), torch.tensor([2])], op=hvd.Max))
+    (tensor([1]), tensor([2]))
+    """
     how = reduction(op, prescale_factor, postscale_factor, process_set)
     call, _ = names("reducescatter", name, how[3])
     return verbs.start_reducescatter(check_tensors(tensors), call, how)

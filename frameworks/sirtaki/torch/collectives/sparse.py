@@ -27,6 +27,11 @@ def sparse_allreduce_async(
 
     Returns a function that waits and returns the coalesced COO result. ValueError if the tensor is not a COO tensor, or
     op is neither Sum nor Average.
+
+    >>> rows = torch.sparse_coo_tensor([[1, 1]], [2.0, 3.0], size=(4,))
+    >>> wait = hvd.sparse_allreduce_async(rows, name="embedding", op=hvd.Average)
+    >>> wait().to_dense()
+    tensor([0., 5., 0., 0.])
     """
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.sparse_coo:
         raise ValueError(f"sparse_allreduce_async takes a sparse COO tensor, got {getattr(tensor, 'layout', tensor)!r}")

@@ -47,7 +47,13 @@ def register(work: Any, finish: Finish, tensors: Sequence[Descriptor]) -> int:
 
 
 def poll(handle: int) -> bool:
-    """Whether synchronize(handle) would return at once. ValueError if the handle is unknown or synchronized already."""
+    """Whether synchronize(handle) would return at once. ValueError if the handle is unknown or synchronized already.
+
+    >>> handle = hvd.allreduce_async(torch.ones(1))
+    >>> hvd.poll(handle) in (True, False)  # does not block
+    True
+    >>> result = hvd.synchronize(handle)
+    """
     entry = _pending.get(handle)
     if entry is None:
         raise ValueError(f"handle {handle!r} is not pending: it is unknown, or synchronize() has been called with it")
@@ -60,6 +66,9 @@ def synchronize(handle: int) -> Any:
     On a GPU it returns when all work is queued. The current stream waits for the results, so work that the program
     queues there afterwards sees them; the host does not wait.
     ValueError or SirtakiInternalError if the call failed; the handle is then no longer valid.
+
+    >>> hvd.synchronize(hvd.broadcast_async(torch.tensor([1, 2]), root_rank=0))
+    tensor([1, 2])
     """
     if isinstance(handle, bool) or not isinstance(handle, int):
         raise ValueError(f"handle must be an integer that an asynchronous call returned, got {handle!r}")

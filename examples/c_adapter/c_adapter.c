@@ -1,0 +1,54 @@
+/* An adapter in C for a framework that has compiled operations: it sums floats over all ranks.
+ *
+ *   cc -shared -fPIC -I$(python -c 'import sirtaki; print(sirtaki.get_include())') c_adapter.c -o libc_adapter.so
+ *   sirtakirun -np 2 python c_adapter.py ./libc_adapter.so
+ *
+ * It links nothing of Sirtaki: Python hands it the table of functions, sirtaki.c_api().
+ */
+#include <semaphore.h>
+#include <sirtaki/c_api.h>
+#include <stdio.h>
+
+struct Call {
+  int32_t error;
+  char message[512];
+  sem_t ended;
+};
+
+/* The engine calls this once, on any thread. The outcome is valid only until it returns. */
+static void finish(void* context, const struct SirtakiOutcome* outcome) {
+  struct Call* call = context;
+  call->error = outcome->error;
+  snprintf(call->message, sizeof call->message, "%s", outcome->message);
+  sem_post(&call->ended);
+}
+
+/* Replaces `count` floats by their sums over the ranks of the job, and waits for that. Returns 0, or an error's number
+ * and its message. All ranks must call it with the same name and count.
+ */
+int sum_floats(const struct SirtakiApi* api, const char* name, float* data, int64_t count, char* message, int capacity) {
+  if (api->version != kSirtakiApiVersion) {
+    snprintf(message, capacity, "built for version %d of the interface, got %u", kSirtakiApiVersion, api->version);
+    return kSirtakiInvalidArgument;
+  }
+  struct SirtakiTensor tensor = {
+      .in = data, .out = data, .dtype = kSirtakiFloat32, .device = -1, .dimensions = 1, .shape = &count, .out_bytes = -1};
+  struct Call call = {0};
+  sem_init(&call.ended, 0, 0);
+  struct SirtakiRequest request = {.verb = kSirtakiAllreduce,
+                                   .name = name,
+                                   .op = kSirtakiSum,
+                                   .prescale = 1.0,
+                                   .postscale = 1.0,
+                                   .tensors = &tensor,
+                                   .tensor_count = 1,
+                                   .site = "c_adapter.c",
+                                   .patience = kSirtakiWait,
+                                   .context = &call,
+                                   .finished = finish};
+  api->submit(&request);
+  sem_wait(&call.ended); /* `finish` may still be under way when submit() returns */
+  sem_destroy(&call.ended);
+  snprintf(message, capacity, "%s", call.message);
+  return call.error;
+}

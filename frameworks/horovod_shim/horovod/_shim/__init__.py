@@ -1,0 +1,1 @@
+"""All that the package adds to Sirtaki: module names, the check for a real Horovod, and a few helpers."""
