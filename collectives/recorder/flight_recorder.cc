@@ -69,6 +69,14 @@ std::uint64_t tensor_bytes(const Request& request) {
   return bytes;
 }
 
+// Orders all records by time: those before `begin` are in order already, and mostly those of one ring are, too.
+void merge_last_run(std::vector<Record>& records, std::ptrdiff_t begin) {
+  const auto run = records.begin() + begin;
+  const auto earlier = [](const Record& a, const Record& b) { return a.time < b.time; };
+  if (!std::is_sorted(run, records.end(), earlier)) std::stable_sort(run, records.end(), earlier);
+  std::inplace_merge(records.begin(), run, records.end(), earlier);
+}
+
 // A moment as 32 bits, which are unique within 68 seconds.
 constexpr int kMomentShift = 4;
 std::uint32_t moment_of(std::int64_t nanoseconds) {
@@ -117,15 +125,17 @@ std::size_t FlightRecorder::bytes() const {
 
 FlightRecorder::Reading FlightRecorder::read(const Cursor& since) const {
   Reading reading;
+  std::vector<Record>& records = reading.records;
   for (std::size_t i = 0; i < kRings; ++i) {
-    reading.next[i] = rings_[i].read(since[i], reading.records, reading.lost);
+    const auto before = static_cast<std::ptrdiff_t>(records.size());
+    reading.next[i] = rings_[i].read(since[i], records, reading.lost);
+    merge_last_run(records, before);
   }
   const TickClock::Conversion time_of = clock_.conversion();
-  for (Record& record : reading.records) {
+  for (Record& record : records) {
     record.time = time_of(static_cast<std::uint64_t>(record.time));
     if (record.kind == static_cast<std::uint8_t>(RecordKind::kAllArrived)) record.name = age_at(record);
   }
-  std::ranges::stable_sort(reading.records, {}, &Record::time);
   return reading;
 }
 

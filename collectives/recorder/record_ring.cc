@@ -43,6 +43,7 @@ std::uint64_t RecordRing::read(std::uint64_t since, std::vector<Record>& into, s
   since = std::min(since, head);
   const std::uint64_t oldest = head < capacity_ ? 0 : head - capacity_ + 1;
   lost += std::max(since, oldest) - since;
+  into.reserve(into.size() + static_cast<std::size_t>(head - std::max(since, oldest)));
   for (std::uint64_t number = std::max(since, oldest); number < head; ++number) {
     const std::size_t slot = slot_of(number);
     const std::uint64_t stamp = stamps_ ? Atomic(stamps_[slot]).load(std::memory_order_acquire) : 0;
