@@ -68,7 +68,7 @@ def check_lines(text: str, ranks: int) -> None:
     assert -1 not in places and places == sorted(places), f"{patterns} are at {places} of:\n{text}"
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(4, marks=pytest.mark.long)])
 def test_synthetic_benchmark(ranks: int, tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     threads = len(os.sched_getaffinity(0))  # with two ranks or more, more threads than cores
@@ -90,7 +90,9 @@ def test_synthetic_benchmark(ranks: int, tmp_path: Path) -> None:
     assert ("exchange_seconds" in facts) == (ranks > 1)
 
 
-@pytest.mark.parametrize("flag", ["--fp16-allreduce", "--bf16-allreduce", "--use-adasum"])
+@pytest.mark.parametrize(
+    "flag", ["--fp16-allreduce", pytest.param("--bf16-allreduce", marks=pytest.mark.long), "--use-adasum"]
+)
 def test_synthetic_benchmark_variants(flag: str) -> None:
     text = output(run(2, "synthetic_benchmark.py", *SMALL.split(), flag))
     check_lines(text, 2)
@@ -98,7 +100,7 @@ def test_synthetic_benchmark_variants(flag: str) -> None:
     assert f"gradients travel as {expected}\n" in text
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_compare_prints_ratios(ranks: int) -> None:
     peers = ["--compare"] if ranks == 1 else ["--compare", "ddp", "--dtype", "bfloat16", "--channels-last"]
     text = output(run(ranks, "synthetic_benchmark.py", *SMALL.split(), *peers))
@@ -118,7 +120,7 @@ def test_digits_are_learned_on_two_ranks() -> None:
     assert accuracy and float(accuracy.group(1)) > 0.95, text
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+@pytest.mark.parametrize("backend", ["tensorflow", pytest.param("torch", marks=pytest.mark.long)])
 def test_keras_digits(backend: str) -> None:
     """Learned on two ranks, with the losses of one process on the joined batches.
 
@@ -136,7 +138,7 @@ def test_keras_digits(backend: str) -> None:
     assert curves[1][5] < curves[1][0] / 4
 
 
-@pytest.mark.parametrize("framework", ["tensorflow", "keras"])
+@pytest.mark.parametrize("framework", [pytest.param("tensorflow", marks=pytest.mark.long), "keras"])
 def test_synthetic_benchmark_of_tensorflow(framework: str, tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     flags = (f"--framework={framework}", "--compare", f"--json={file}")
@@ -149,6 +151,7 @@ def test_synthetic_benchmark_of_tensorflow(framework: str, tmp_path: Path) -> No
     assert facts["versions"]["tensorflow"] and facts["versions"]["keras"]
 
 
+@pytest.mark.long
 def test_losses_do_not_depend_on_the_number_of_ranks() -> None:
     curves = []
     for ranks in (1, 2, 4):
@@ -191,6 +194,7 @@ def check_figures(ways: dict, nbytes: int) -> None:
         assert figures["samples"] == 2
 
 
+@pytest.mark.long
 def test_collective_benchmark(tmp_path: Path) -> None:
     file, picture = tmp_path / "figures.json", tmp_path / "figures.png"
     sizes = ("--sizes", "1MiB", "64", "1KiB", "64")

@@ -27,6 +27,7 @@ def install(folder: Path) -> None:
 
 
 @pytest.mark.network
+@pytest.mark.long
 def test_same_build_with_another_tensorflow(tmp_path):
     install(tmp_path / "tensorflow")
     package = tmp_path / "package"

@@ -122,7 +122,7 @@ def test_constraints_hold_a_tested_version_of_every_requirement(extra: str) -> N
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in lines), "a constraint is name==version"
     pinned = {name.lower().replace("_", "-"): version for name, version in (line.split("==") for line in lines)}
     for one in requirements(extra):
-        name = one.name.lower()
+        name = one.name.lower().replace("_", "-")
         assert name in pinned, f"{name} is not in constraints.txt"
         assert one.specifier.contains(pinned[name]), f"{one} excludes the tested {pinned[name]}"
 
