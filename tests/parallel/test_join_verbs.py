@@ -30,7 +30,8 @@ def test_other_verbs_while_a_rank_has_joined(rank_count):
         for call, word in (
             (lambda: hvd.broadcast(torch.ones(2), 0, name="from rank 0"), "its root, rank 0, called join"),
             (lambda: hvd.alltoall(torch.ones(rank_count), name="to all"), "rows are sent to rank 0, which called join"),
-            (lambda: hvd.reducescatter(torch.ones(4), name="parts"), "rank 0 called join"),
+            # Refused at once: a rank that comes later may find that the others have joined, too.
+            (lambda: hvd.reducescatter(torch.ones(4), name="parts"), r"ranks? 0(, \d)* called join"),
         ):
             with pytest.raises(hvd.HorovodInternalError, match=word):
                 call()
