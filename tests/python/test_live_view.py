@@ -1,5 +1,6 @@
 """`sirtakirun top` and Prometheus' text: what ranks have counted, asked of a running job."""
 
+import socket
 import subprocess
 import time
 import urllib.request
@@ -56,9 +57,10 @@ def test_rates_are_differences():
     assert still.steps == still.waiting == 0
 
 
-def wait_for(path: Path) -> None:
+def wait_for(path: Path, *words: str) -> None:
+    """Until the file is there and has all these words."""
     until = time.monotonic() + SECONDS
-    while not path.exists():
+    while not path.exists() or not all(word in path.read_text() for word in words):
         assert time.monotonic() < until, path
         time.sleep(0.02)
 
@@ -72,7 +74,7 @@ def test_a_running_job_is_looked_at(tmp_path: Path, unused_port: int) -> None:
     file, picture = tmp_path / "metrics.prom", tmp_path / "top.png"
     flags = ("--metrics-port", str(unused_port), "--metrics-file", str(file))
     with running(tmp_path, "-np", "2", *flags, *written(tmp_path, STAND_IN, start="")) as job:
-        wait_for(file)
+        wait_for(file, 'sirtaki_steps_total{rank="0"}', 'sirtaki_steps_total{rank="1"}')
         words = command("top", str(job.process.pid), "--count", "2", "--delay", "0.5", "--plot", str(picture))
         environ = environment(COLUMNS="140")
         shown = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=SECONDS)
@@ -96,14 +98,42 @@ def test_ranks_count(tmp_path: Path) -> None:
         wait_for(mark)
         name = running_jobs.choose(job.process.pid)
         readings = [top_command.read(name)]
-        time.sleep(0.5)
-        readings.append(top_command.read(name))
+        while len(readings) < 2 or readings[1].ranks[0]["steps"] < readings[0].ranks[0]["steps"] + 20:
+            readings[1:] = [top_command.read(name)]
         end.touch()
         assert job.process.wait(SECONDS) == 0
     for before, after in zip(*(reading.ranks for reading in readings), strict=True):
         assert after["steps"] > before["steps"] and after["length"] > before["length"] and after["bytes"] > 0
-    waited = rates(readings[0].ranks[0], readings[1].ranks[0], 0.5)
-    assert waited.parts["late"] == max(waited.parts.values()) and waited.last[1] > 0.5  # rank 1 sleeps
+    # Rank 1 sleeps 10 ms in each of these steps, and rank 0 waits meanwhile for it.
+    waited = rates(readings[0].ranks[0], readings[1].ranks[0], 1.0)
+    assert waited.parts["late"] > 0 and waited.last[1] > 0
+
+
+def test_a_rank_that_counts_anew_has_no_rates() -> None:
+    before = top_command.Reading(1.0, "job", [numbers(), numbers(), None])
+    after = top_command.Reading(2.0, "job", [numbers(steps=20), numbers(steps=3), numbers()])
+    found = top_command.rates_of_ranks(before, after)
+    assert found[0] is not None and found[0].steps == 10.0 and found[1:] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (("--metrics-port", "70000"), "'70000' is not a port: at most 65535"),
+        (("--metrics-file", "/no/such/folder/x"), "--metrics-file /no/such/folder/x: cannot write into the folder"),
+    ],
+)
+def test_what_cannot_be_served_is_refused(flags: tuple[str, str], complaint: str) -> None:
+    done = subprocess.run(command("-np", "1", *flags, "true"), capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode != 0 and complaint in done.stderr, done.stderr
+
+
+def test_a_port_that_is_taken_ends_the_job_at_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        words = command("-np", "1", "--metrics-port", port, "sleep", str(SECONDS))
+        done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode != 0 and f"--metrics-port {port}: Address already in use" in done.stderr, done.stderr
 
 
 def test_a_job_that_has_ended_has_no_numbers() -> None:
@@ -113,7 +143,5 @@ def test_a_job_that_has_ended_has_no_numbers() -> None:
 
 @pytest.fixture
 def unused_port() -> int:
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return listener.getsockname()[1]

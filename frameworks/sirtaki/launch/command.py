@@ -106,8 +106,8 @@ def _launch(chosen: Namespace, ranks: int) -> int:
         )
         asked = stack.enter_context(status.listen())
         job.status.serve(asked)
-        stack.enter_context(metrics.serving(running_jobs.name_of(asked), chosen.metrics_port, chosen.metrics_file))
-        return job.run(command, request.environ)
+        serving = metrics.serving(running_jobs.name_of(asked), chosen.metrics_port, chosen.metrics_file)
+        return job.run(command, request.environ, stack.enter_context(serving))
 
 
 @contextmanager

@@ -2,8 +2,10 @@
 
 import contextlib
 import json
+import os
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from sirtaki.launch import running_jobs
@@ -49,13 +51,13 @@ def _numbers(job: str) -> list[Any]:
 
 
 @contextlib.contextmanager
-def serving(job: str, port: int | None, file: str | None) -> Iterator[None]:
-    """While the job runs: serves http://127.0.0.1:port/metrics, and writes the file again and again.
+def serving(job: str, port: int | None, file: str | None) -> Iterator[Callable[[], None]]:
+    """Yields what begins to serve http://127.0.0.1:port/metrics and to write the file: threads, until the block ends.
 
-    ValueError if the package prometheus_client is not installed; OSError if the port is taken.
+    ValueError, here or there, if the package prometheus_client is not installed, or the port or file cannot be used.
     """
     if port is None and file is None:
-        yield
+        yield lambda: None
         return
     try:
         import prometheus_client as prometheus
@@ -63,25 +65,40 @@ def serving(job: str, port: int | None, file: str | None) -> Iterator[None]:
         raise ValueError(
             f"metrics need the package prometheus_client (pip install 'sirtaki[timeline]'): {error}"
         ) from None
+    folder = os.path.dirname(os.path.abspath(file or ""))
+    if file is not None and not os.access(folder, os.W_OK):
+        raise ValueError(f"--metrics-file {file}: cannot write into the folder {folder}")
     registry = prometheus.CollectorRegistry(auto_describe=False)
     ends = threading.Event()
     registry.register(JobCollector(job))
     with contextlib.ExitStack() as stack:
-        if port is not None:
-            server, _ = prometheus.start_http_server(port, addr=_ADDRESS, registry=registry)
-            stack.callback(server.server_close)
-            stack.callback(server.shutdown)
-        if file is not None:
-            threading.Thread(target=_write, args=(file, registry, ends), daemon=True).start()
-        stack.callback(ends.set)
-        yield
+
+        def begin() -> None:
+            if port is not None:
+                try:
+                    server, _ = prometheus.start_http_server(port, addr=_ADDRESS, registry=registry)
+                except OSError as error:
+                    raise ValueError(f"--metrics-port {port}: {error.strerror}") from None
+                stack.callback(server.server_close)
+                stack.callback(server.shutdown)
+            if file is not None:
+                threading.Thread(target=_write, args=(file, registry, ends), daemon=True).start()
+            stack.callback(ends.set)
+
+        yield begin
 
 
 def _write(path: str, registry: Any, ends: threading.Event) -> None:
+    """Until a rank has numbers, tries each second. A failure is shown once, and tried again."""
     import prometheus_client as prometheus
 
+    shown = False
     wait = _FIRST_SECONDS
     while not ends.wait(wait):
-        wait = _FILE_SECONDS
-        with contextlib.suppress(OSError):
+        try:
             prometheus.write_to_textfile(path, registry)
+            wait = _FILE_SECONDS if any(family.samples for family in registry.collect()) else _FIRST_SECONDS
+        except Exception as error:  # the job goes on without this file
+            if not shown:
+                print(f"sirtakirun: --metrics-file {path}: {error}", file=sys.stderr, flush=True)
+            shown = True

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -32,7 +33,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--plot", metavar="PNG", help="at the end, draws what was seen")
     chosen = parser.parse_args(words)
     job = running_jobs.choose(chosen.job)
-    if not job:
+    if not job or (chosen.plot and not _can_plot(chosen.plot)):
         return 1
     seen: list[tuple[float, list[Rates | None]]] = []
     try:
@@ -47,6 +48,20 @@ def main(words: Sequence[str]) -> int:
 
         plot.draw_rates(seen, chosen.plot)
     return 0
+
+
+def _can_plot(path: str) -> bool:
+    """Asked at the beginning, so that no session is lost at its end."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        print(f"sirtakirun: top --plot {_NO_LIBRARY.format('matplotlib', error)}", file=sys.stderr)
+        return False
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.access(folder, os.W_OK):
+        print(f"sirtakirun: top --plot {path}: cannot write into the folder {folder}", file=sys.stderr)
+        return False
+    return True
 
 
 def read(job: str) -> Reading | None:
@@ -87,8 +102,10 @@ def _show(readings: Iterator[tuple[Reading, Reading]], seen: list[tuple[float, l
 
 
 def rates_of_ranks(before: Reading, after: Reading) -> list[Rates | None]:
+    """None for a rank without numbers, and for one that has begun to count anew (shutdown() and init())."""
+    seconds = after.when - before.when
     return [
-        rates(old, new, after.when - before.when) if old is not None and new is not None else None
+        None if old is None or new is None or new["steps"] < old["steps"] else rates(old, new, seconds)
         for old, new in zip(before.ranks, after.ranks, strict=True)
     ]
 

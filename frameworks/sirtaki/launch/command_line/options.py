@@ -97,6 +97,13 @@ def _positive(text: str) -> int:
     return number
 
 
+def _port(text: str) -> int:
+    number = _positive(text)
+    if number > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port: at most 65535")
+    return number
+
+
 def _seconds_of(text: str) -> float:
     try:
         seconds = float(text)
@@ -171,7 +178,7 @@ def _add_main(parser: _Parser) -> None:
     words = "print the hosts and commands of the job, and start nothing"
     add(parser, "--dry-run", action=switch, help=words)
     words = "serve the ranks' numbers for Prometheus at http://127.0.0.1:N/metrics"
-    add(parser, "--metrics-port", type=_positive, metavar="N", help=words)
+    add(parser, "--metrics-port", type=_port, metavar="N", help=words)
     add(parser, "--metrics-file", metavar="FILE", help="write them into this file every 15 seconds")
     words = "also write DIR/rank.N/stdout and stderr, on the rank's host"
     add(parser, "--output-filename", metavar="DIR", help=words)
@@ -184,7 +191,7 @@ def _add_hosts(parser: _Parser) -> None:
     add(which, "-H", "--hosts", metavar="h1:n,h2:n", help="hosts and their slots")
     add(which, "-hostfile", "--hostfile", metavar="FILE", help="file with lines 'host slots=n', 'host:n' or 'host'")
     add(which, "--host-discovery-script", metavar="SCRIPT", help=argparse.SUPPRESS)
-    add(where, "-p", "--ssh-port", type=_positive, metavar="N", help="port of sshd on the hosts")
+    add(where, "-p", "--ssh-port", type=_port, metavar="N", help="port of sshd on the hosts")
     add(where, "-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
     words = "a command to use in place of ssh, with the same arguments: host, command (SIRTAKI_LAUNCH_AGENT)"
     add(where, "--launch-agent", type=_words, metavar="WORDS", help=words)

@@ -9,7 +9,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,13 +114,17 @@ class Job:
         self._remind_at = _NEVER
         self._unreached = False
 
-    def run(self, command: Sequence[str], environ: dict[str, str]) -> int:
-        """Starts the command and runs until no process of the job lives. Returns the exit code. Raises OSError."""
+    def run(self, command: Sequence[str], environ: dict[str, str], started: Callable[[], None]) -> int:
+        """Starts the command and runs until no process of the job lives. Returns the exit code. Raises OSError.
+
+        started: called when the command runs. An error that it raises ends the job.
+        """
         processes.become_subreaper()
         wake = self._watch_signals()
         self._start_by = time.monotonic() + self._limits.start
         self._mpiexec.start(command, environ)
         try:
+            started()
             while not self._gone():
                 self._wait()
         finally:

@@ -43,7 +43,7 @@ class Mpiexec:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=lambda: _become(parent),  # this process has one thread
+            preexec_fn=lambda: _become(parent),  # this process has no other thread yet
         )
         for pipe in (self._process.stdout, self._process.stderr):
             assert pipe is not None
