@@ -5,12 +5,15 @@
  *
  * It links nothing of Sirtaki: Python hands it the table of functions, sirtaki.c_api().
  */
+#include <errno.h>
 #include <semaphore.h>
 #include <sirtaki/c_api.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 struct Call {
   int32_t error;
+  int abandoned; /* the engine may still write into the tensor's memory, so nobody may free it */
   char message[512];
   sem_t ended;
 };
@@ -19,6 +22,7 @@ struct Call {
 static void finish(void* context, const struct SirtakiOutcome* outcome) {
   struct Call* call = context;
   call->error = outcome->error;
+  call->abandoned = outcome->abandoned != 0;
   snprintf(call->message, sizeof call->message, "%s", outcome->message);
   sem_post(&call->ended);
 }
@@ -26,13 +30,19 @@ static void finish(void* context, const struct SirtakiOutcome* outcome) {
 /* Replaces `count` floats by their sums over the ranks of the job, and waits for that. Returns 0, or an error's number
  * and its message. All ranks must call it with the same name and count.
  */
-int sum_floats(const struct SirtakiApi* api, const char* name, float* data, int64_t count, char* message, int capacity) {
+int sum_floats(const struct SirtakiApi* api, const char* name, float* data, int64_t count, char* message,
+               int capacity) {
   if (api->version != kSirtakiApiVersion) {
     snprintf(message, capacity, "built for version %d of the interface, got %u", kSirtakiApiVersion, api->version);
     return kSirtakiInvalidArgument;
   }
-  struct SirtakiTensor tensor = {
-      .in = data, .out = data, .dtype = kSirtakiFloat32, .device = -1, .dimensions = 1, .shape = &count, .out_bytes = -1};
+  struct SirtakiTensor tensor = {.in = data,
+                                 .out = data,
+                                 .dtype = kSirtakiFloat32,
+                                 .device = -1,
+                                 .dimensions = 1,
+                                 .shape = &count,
+                                 .out_bytes = -1};
   struct Call call = {0};
   sem_init(&call.ended, 0, 0);
   struct SirtakiRequest request = {.verb = kSirtakiAllreduce,
@@ -47,8 +57,14 @@ int sum_floats(const struct SirtakiApi* api, const char* name, float* data, int6
                                    .context = &call,
                                    .finished = finish};
   api->submit(&request);
-  sem_wait(&call.ended); /* `finish` may still be under way when submit() returns */
+  /* `finish` may still be under way when submit() returns. A signal's handler may interrupt the wait. */
+  while (sem_wait(&call.ended) != 0 && errno == EINTR) {
+  }
   sem_destroy(&call.ended);
   snprintf(message, capacity, "%s", call.message);
+  if (call.abandoned) {
+    fprintf(stderr, "%s\n", message); /* the caller would free `data` */
+    abort();
+  }
   return call.error;
 }

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from launching import SECONDS, environment
@@ -48,10 +49,10 @@ NO_EXAMPLE = {
 }
 
 
-def check(*modules: str) -> None:
+def check(folder: Path, *modules: str) -> None:
     command = [sys.executable, "-c", DRIVER, *modules]
     environ = environment(TF_CPP_MIN_LOG_LEVEL="3", KERAS_BACKEND="tensorflow", SIRTAKI_DYNAMIC_PROCESS_SETS="1")
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=4 * SECONDS)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=4 * SECONDS, cwd=folder)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["failed"] == [], "\n".join(found["failed"])
@@ -60,10 +61,10 @@ def check(*modules: str) -> None:
     assert found["run"] > 20
 
 
-def test_examples_of_torch() -> None:
-    check("sirtaki", "sirtaki.torch")
+def test_examples_of_torch(tmp_path: Path) -> None:
+    check(tmp_path, "sirtaki", "sirtaki.torch")
 
 
 @pytest.mark.long
-def test_examples_of_tensorflow_and_keras() -> None:
-    check("sirtaki.tensorflow", "sirtaki.keras")
+def test_examples_of_tensorflow_and_keras(tmp_path: Path) -> None:
+    check(tmp_path, "sirtaki.tensorflow", "sirtaki.keras")

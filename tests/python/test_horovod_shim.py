@@ -101,6 +101,8 @@ def test_horovodrun_takes_options_of_horovod_and_refuses_others_by_name(installe
 def test_modules_that_it_lacks_are_not_there() -> None:
     code = "import importlib.util, horovod; print([importlib.util.find_spec('horovod.' + n) for n in ('spark', 'ray')])"
     assert python(code, SHIM).stdout == "[None, None]\n"
+    done = python("import horovod.torch.mpi_ops.ops", SHIM)  # would load Sirtaki's modules a second time
+    assert "ModuleNotFoundError" in done.stderr
     done = python("from horovod.common import nonsense", SHIM)
     assert "cannot import name 'nonsense' from 'horovod.common'" in done.stderr
 

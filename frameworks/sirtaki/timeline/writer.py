@@ -157,7 +157,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     Every rank that calls this adds its rows to rank 0's file. mark_cycles: also marks where each batch begins.
     ValueError before init(), while a timeline is being written, or for a file that cannot be made.
 
-    >>> hvd.start_timeline("/dev/shm/sirtaki-doctest.json")
+    >>> hvd.start_timeline("timeline.json")
     >>> hvd.stop_timeline()
     """
     core.rank()

@@ -65,6 +65,8 @@ class _Loader(Loader):
         real = importlib.import_module(MODULES[module.__name__])
 
         def look_up(name: str) -> Any:
+            if name.startswith("__"):  # a __path__ would make this module a package with copies of Sirtaki's modules
+                raise AttributeError(name)
             try:
                 return getattr(real, name)
             except AttributeError:
