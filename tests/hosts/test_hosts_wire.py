@@ -4,7 +4,7 @@ import re
 
 import pytest
 from simulated import START, Hosts
-from timed_steps import STEPS, closing_line, outputs
+from timed_steps import STEPS, closing_line, largest_cause, outputs
 
 RATE = "200mbit"
 BYTES = 1 << 20  # of a gradient: 40 ms at that rate
@@ -23,6 +23,6 @@ def test_a_slow_network_is_the_wire(networks: Hosts) -> None:
             networks.machine.limit(name, "")
     for report in outputs(done):
         assert report["seconds"] > 0.02 * report["steps"], "the data did not pass the limited link"
-        assert max(report["waiting"], key=report["waiting"].get) == "wire", report
+        assert largest_cause(report) == "wire", report
         assert report["waiting"]["wire"] > 0.5 * report["seconds"], report
     assert re.search(r"waited [\d.]+%:.* [\d.]+% wire", closing_line(done))

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean
 
 from launching import JOINED, run, written
-from timed_steps import STEPS, closing_line, outputs
+from timed_steps import STEPS, closing_line, largest_cause, outputs
 
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
@@ -36,7 +36,7 @@ print(json.dumps([arrivals, step_report()]), flush=True)
         assert abs(sum(report["waiting"].values()) - waited) < 1e-6, report
         assert {entry["rank"]: entry["steps"] for entry in report["last"]}[2] >= 30
     for report in (ranks[0][1], ranks[1][1]):
-        assert max(report["waiting"], key=report["waiting"].get) == "late", report
+        assert largest_cause(report) == "late", report
     assert "RAPL" in json.dumps(ranks[0][1]["energy"])
 
 
@@ -45,7 +45,7 @@ def test_a_slow_wire_is_told_from_late_ranks(tmp_path: Path) -> None:
     body = "steps(6, 1 << 22, lambda: None)\nprint(json.dumps(step_report()), flush=True)\n"
     done = run("-np", "2", *written(tmp_path, body, JOINED + STEPS), SIRTAKI_CPU_OPERATIONS="mpi")
     for report in outputs(done):
-        assert max(report["waiting"], key=report["waiting"].get) == "wire", report
+        assert largest_cause(report) == "wire", report
         assert report["hidden"] < 0.5, report
     assert re.search(r"[\d.]+% wire", closing_line(done))
 

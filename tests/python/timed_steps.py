@@ -30,6 +30,12 @@ def closing_line(done: Any) -> str:
     return lines[0]
 
 
+def largest_cause(report: dict[str, Any]) -> str:
+    """Of the waiting. On a busy machine the ranks that wait get no core, which counts as the host: that is left out."""
+    parts = report["waiting"] | {"host": report["waiting"]["host"] - report["without_core"]}
+    return max(parts, key=lambda cause: parts[cause])
+
+
 def outputs(done: Any) -> list[Any]:
     """What each rank printed: its rank, then JSON."""
     lines = sorted(line.split(" ", 1) for line in done.stdout.decode().splitlines())
