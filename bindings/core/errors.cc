@@ -25,6 +25,7 @@ void bind_errors(py::module_& module) {
     type.attr("__qualname__") = "SirtakiInternalError";
     return type;
   });
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): the type that pybind11 wants
   py::register_local_exception_translator([](std::exception_ptr pointer) {
     if (!pointer) return;
     try {

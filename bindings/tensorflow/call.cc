@@ -230,7 +230,7 @@ void Call::finish(const SirtakiOutcome& outcome) {
   }
   if (!abandoned) held_.clear();  // before later ops check whether they may reuse this memory
   done_();
-  if (abandoned) self.release();  // never freed: a library may still write to its memory
+  if (abandoned) static_cast<void>(self.release());  // never freed: a library may still write to its memory
 }
 
 void Call::set_extra_outputs(const SirtakiOutcome& outcome) {

@@ -20,7 +20,7 @@ std::string join_tensors(const Request& request, std::size_t from,
   const std::size_t count = request.tensors.size();
   std::string text = from > 0 ? "..." : "";
   for (std::size_t i = from; i < std::min(from + kShown, count); ++i) {
-    if (i > 0) text += " ";
+    if (i > 0) text += ' ';
     text += show(request.tensors[i]);
   }
   if (from + kShown < count) text += " ...";
@@ -179,7 +179,8 @@ bool has_part_of(const Agreement& agreement, const Request& request, int rank, i
   }
   if (request.verb != Verb::kAlltoall) return true;
   const auto own =
-      std::span(agreement.sizes).subspan(static_cast<std::size_t>(rank * ranks), static_cast<std::size_t>(ranks));
+      std::span(agreement.sizes)
+          .subspan(static_cast<std::size_t>(rank) * static_cast<std::size_t>(ranks), static_cast<std::size_t>(ranks));
   if (!request.splits.empty()) return std::ranges::equal(own, request.splits);
   return std::ranges::all_of(own, [&](std::int64_t rows) { return rows * ranks == request.tensors[0].shape[0]; });
 }

@@ -16,7 +16,7 @@ class ByteRing {
  public:
   static constexpr std::size_t kCapacity = std::size_t{16} << 10;
   // Bytes of memory that a ring needs: zero at first, aligned to 128 bytes.
-  static constexpr std::size_t kMemory = kCapacity + 2 * 128;
+  static constexpr std::size_t kMemory = kCapacity + std::size_t{2} * 128;
 
   explicit ByteRing(std::byte* memory);
 

@@ -34,7 +34,7 @@ bool cancel_receive(const MpiLibrary& mpi, MpiRequest request) {
 
 // Leaks a buffer on purpose, since MPI may still write to it.
 template <typename Buffer>
-void leak(Buffer&& buffer) {
+void leak(Buffer buffer) {
   static_cast<void>(new Buffer(std::move(buffer)));
 }
 

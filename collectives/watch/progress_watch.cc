@@ -1,6 +1,7 @@
 #include "watch/progress_watch.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "agreement/failure_cause.h"
@@ -58,7 +59,7 @@ void ProgressWatch::fail(Clock::duration silence) const {
   const int own = ranks_[static_cast<std::size_t>(rank_)];
   const std::string text = "rank " + std::to_string(ranks_[0]) + " (" + hosts_[0] +
                            "), which coordinates, has not answered rank " + std::to_string(own) + " for " +
-                           std::to_string(static_cast<long>(seconds(silence) + 0.5)) +
+                           std::to_string(std::lround(seconds(silence))) +
                            " s (SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS, 0 = never): it is dead or stopped, or its "
                            "message was lost.";
   throw JobFailure({FailureKind::kLostConnection, ranks_[0], hosts_[0], text, wall_clock(), "", own}, false);

@@ -79,7 +79,7 @@ Task HierarchicalNccl::allreduce(Reduction reduction, std::span<const Segment> s
   PieceWalk walk(segments, {.piece = kPieceBytes / static_cast<std::int64_t>(wire_size), .direct = kPackAll});
   for (Piece piece; walk.next(piece);) {
     // Slices of equal length, each at a multiple of 16 bytes; the padding is never read.
-    const std::int64_t unit = 16 * local_size_;
+    const std::int64_t unit = std::int64_t{16} * local_size_;
     const std::int64_t whole = (piece.count + unit - 1) / unit * unit;
     std::byte* buffer = buffer_of(static_cast<std::size_t>(whole) * wire_size);
     std::vector<Part> in, out;
