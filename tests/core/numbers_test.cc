@@ -1,4 +1,4 @@
-// What `sirtakirun top` is told: another thread asks while the ranks work.
+// The numbers for `sirtakirun top`: another thread requests them while the ranks work.
 #include "recorder/numbers.h"
 
 #include <doctest/doctest.h>

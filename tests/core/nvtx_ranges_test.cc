@@ -1,5 +1,5 @@
 // NVTX ranges of a job, by functions that write down their calls.
-#include "recorder/nvtx_ranges.h"
+#include "observer/nvtx_ranges.h"
 
 #include <doctest/doctest.h>
 

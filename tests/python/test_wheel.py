@@ -46,7 +46,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def without_compiler(folder: Path, wheel: Path) -> tuple[Path, dict[str, str]]:
-    """A virtual environment with the wheel and what it asks for, and the variables of a user who has nothing else.
+    """A new virtual environment with the wheel and its dependencies, and the variables for programs in it.
 
     torch is the one of this Python, found behind all that is installed in the new environment.
     """

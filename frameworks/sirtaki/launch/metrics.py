@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sirtaki.launch import running_jobs
+from sirtaki.launch.job import status
 from sirtaki.timing.rates import CAUSES
 
 _ADDRESS = "127.0.0.1"
@@ -46,7 +47,7 @@ class JobCollector:
 
 
 def _numbers(job: str) -> list[Any]:
-    text = running_jobs.ask(job, running_jobs.NUMBERS)
+    text = running_jobs.ask(job, status.NUMBERS)
     return json.loads(text)["ranks"] if text else []
 
 

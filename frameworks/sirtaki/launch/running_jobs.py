@@ -5,11 +5,10 @@ import socket
 import sys
 from collections.abc import Mapping
 
-from sirtaki.launch.job.status import PATIENCE, name_begins, user_of_peer
+from sirtaki.launch.job.status import PATIENCE, TITLE, name_begins, user_of_peer
 
 _TABLE = "/proc/net/unix"
 _CONNECT_SECONDS = 2.0
-TITLE, STATUS, NUMBERS = b"?", b"!", b"#"  # what a launcher can be asked for
 
 
 def choose(wanted: int | None) -> str:

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 
 from sirtaki.launch import running_jobs
+from sirtaki.launch.job import status
 
 
 def main(words: Sequence[str]) -> int:
@@ -18,7 +19,7 @@ def main(words: Sequence[str]) -> int:
     )
     wanted = parser.parse_args(words).job
     job = running_jobs.choose(wanted)
-    text = running_jobs.ask(job, running_jobs.STATUS) if job else ""
+    text = running_jobs.ask(job, status.STATUS) if job else ""
     if text:
         print(text, end="")
         return 0

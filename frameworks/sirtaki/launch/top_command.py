@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sirtaki.launch import running_jobs
+from sirtaki.launch.job import status
 from sirtaki.timing.rates import CAUSES, Numbers, Rates, rates
 
 _NO_LIBRARY = "needs the package {} (pip install 'sirtaki[timeline]'): {}"
@@ -66,7 +67,7 @@ def _can_plot(path: str) -> bool:
 
 def read(job: str) -> Reading | None:
     """None if the job has ended."""
-    text = running_jobs.ask(job, running_jobs.NUMBERS)
+    text = running_jobs.ask(job, status.NUMBERS)
     if not text:
         return None
     found = json.loads(text)

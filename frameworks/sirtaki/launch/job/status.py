@@ -22,6 +22,7 @@ from sirtaki.launch.job.workers import Worker, Workers
 from sirtaki.launch.protocol import channel
 
 PATIENCE = 4.0  # seconds for the ranks; their engines answer within three
+TITLE, STATUS, NUMBERS = b"?", b"!", b"#"  # requests on the socket of the job
 _LONGEST_TITLE = 120
 _NEVER = float("inf")
 
@@ -157,15 +158,15 @@ class Status:
         self._selector.register(connection, selectors.EVENT_READ, self._on_word)
 
     def _on_word(self, connection: socket.socket, events: int) -> None:
-        """Answers "?" with the job's title only, for a list of jobs; "!" with the whole status; "#" with numbers."""
+        """Answers TITLE, for a list of jobs, STATUS or NUMBERS."""
         self._selector.unregister(connection)
         try:
             word = connection.recv(1)
         except OSError:
             word = b""
-        if word == b"!":
+        if word == STATUS:
             self.ask(lambda text: self._send(connection, text))
-        elif word == b"#":
+        elif word == NUMBERS:
             self.ask(lambda text: self._send(connection, text), channel.NUMBERS)
         else:
             self._send(connection, self._title)

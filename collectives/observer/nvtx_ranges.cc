@@ -1,4 +1,4 @@
-#include "recorder/nvtx_ranges.h"
+#include "observer/nvtx_ranges.h"
 
 #include <string>
 

@@ -1,13 +1,13 @@
-#include "nvtx.h"
+#include "core/recorder/nvtx.h"
 
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
 
+#include "core/process.h"
 #include "loader/shared_library.h"
-#include "process.h"
-#include "recorder/nvtx_ranges.h"
+#include "observer/nvtx_ranges.h"
 
 namespace sirtaki {
 namespace {

@@ -1,9 +1,9 @@
 // The flight recorder for Python.
 #include <pybind11/stl.h>
 
-#include "bindings.h"
-#include "nvtx.h"
-#include "process.h"
+#include "core/bindings.h"
+#include "core/process.h"
+#include "core/recorder/nvtx.h"
 #include "recorder/step_watch.h"
 
 namespace sirtaki {
