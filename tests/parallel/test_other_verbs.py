@@ -127,7 +127,7 @@ def test_results_go_into_given_memory(rank_count):
         out.fill_(-1)
         assert hvd.synchronize(hvd.allgather_async(parts[me], name="into.async", out=out)) is out
         check(out, whole, f"step {step}")
-        out = torch.full((rows, 3), -1.0)
+        out = torch.full((rows, 3), -1.0, device=full[me].device)
         assert hvd.reducescatter(full[me], name="into", op=hvd.Sum, out=out) is out
         check(out, sum(full)[start : start + rows], f"step {step}")
         assert hvd.synchronize(hvd.reducescatter_async(full[me], name="into.async", op=hvd.Sum, out=out)) is out
@@ -145,7 +145,7 @@ def test_memory_that_does_not_fit_is_refused(rank_count):
     me = hvd.rank()
     tensor = torch.full((me + 1, 2), float(me))
     whole = torch.tensor([[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]])
-    out = torch.full((3 if me == 0 else 4, 2), -1.0)
+    out = torch.full((3 if me == 0 else 4, 2), -1.0, device=tensor.device)
     if me == 0:
         check(hvd.allgather(tensor, name="misfit", out=out), whole)
     else:
