@@ -23,11 +23,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("ranks")
     if marker is not None:
         counts = [count for count in marker.args if not _IN_WORKER or count == _COUNT]
-        metafunc.parametrize("rank_count", counts, ids=[f"{count}ranks" for count in counts], indirect=True)
+        cases = [pytest.param(count, id=f"{count}ranks", marks=_marks(metafunc, count)) for count in counts]
+        metafunc.parametrize("rank_count", cases, indirect=True)
         if metafunc.definition.path.name.startswith("test_keras_"):
             wanted = marker.kwargs.get("backends", _KERAS_BACKENDS)
             backends = [os.environ["KERAS_BACKEND"]] if _IN_WORKER else wanted
             metafunc.parametrize("keras_backend", backends, indirect=True)
+
+
+def _marks(metafunc: pytest.Metafunc, count: int) -> list[pytest.MarkDecorator]:
+    """TensorFlow and Keras start slowly. What differs on a third rank lies in the core, and torch's tests show that."""
+    marker = metafunc.definition.get_closest_marker("ranks")
+    slow = metafunc.definition.path.name.startswith(("test_keras", "test_tensorflow"))
+    return [pytest.mark.long] if slow and count > max(2, min(marker.args)) else []
 
 
 @pytest.fixture(autouse=True)

@@ -340,6 +340,7 @@ def resident() -> float:
     return pages * resource.getpagesize() / 2**20
 
 
+@pytest.mark.long
 @ranks(2)
 def test_memory_of_many_steps(rank_count):
     """C73: a tape or an optimizer wrapped anew each step, eager calls with ever-new names."""
