@@ -49,7 +49,7 @@ TEST_CASE("Shuffled steps with tensors of many sizes give right sums") {
       for (const auto& work : works) wait(work);
       for (std::size_t i = 0; i < gradients.size(); ++i) {
         const float expected = static_cast<float>(4 * step + 6) + 4 * static_cast<float>(i);
-        for (const float value : gradients[i]) CHECK(value == expected);
+        CHECK(std::ranges::all_of(gradients[i], [&](float value) { return value == expected; }));
       }
     }
     CHECK_MESSAGE(engine.statistics().cache_hits > engine.statistics().cache_misses, "repeated steps go by slot");
