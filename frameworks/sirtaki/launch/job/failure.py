@@ -11,6 +11,7 @@ _HINTS: dict[int, str] = {
     signal.SIGBUS: " (/dev/shm or a mapped file's disk full?); MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_NUM_CELLS=8 makes MPICH "
     "take less",
 }
+_WAITS_FOR_TRACEBACK = 5  # times at most, if a rank ends by an exception; once for other causes
 _LONGEST = 1000  # characters of the last line's text; the traceback above it is complete
 
 
@@ -64,6 +65,41 @@ class Failure:
         first = self.text.partition("\n")[0]
         first = first if len(first) <= _LONGEST else first[: _LONGEST - 3] + "..."
         return f"rank {self.rank} on host {self.host} {what} first: {first} ({place}{when})"
+
+
+class FirstFailure:
+    """The first failure cause of a job, None so far; and what the ranks report about it."""
+
+    def __init__(self) -> None:
+        self.cause: Failure | None = None
+        self._reporters: set[int] = set()  # ranks whose programs have sent a cause before their end
+        self._waited = 0
+
+    def on_report(self, rank: int, cause: Failure, code: int) -> None:
+        """A rank has sent a cause. code: of its exit; 0: the program goes on, and its exit code may say more."""
+        if code:
+            self._reporters.add(rank)
+        if self.cause is not None:
+            self.cause.add(cause)
+
+    def on_exit(self, cause: Failure) -> None:
+        """A program has ended by itself. cause: as its exit code alone gives it."""
+        first = self.cause
+        if first is None:
+            return
+        if first.rank == cause.rank and first.code is None:
+            first.code = cause.code
+        # A rank called sys.exit() without giving a cause. Errors of other ranks that miss it follow from that exit.
+        if cause.code and cause.rank not in self._reporters and first.kind == "refused negotiation":
+            cause.trace, cause.witness = first.trace, first.witness
+            self.cause = cause
+
+    def waits_for_traceback(self) -> bool:
+        """Whether the job should go on for a moment, because a rank has not yet sent its traceback."""
+        if self.cause is None or self.cause.witness < 0 or self.cause.trace:
+            return False
+        self._waited += 1
+        return self._waited <= (_WAITS_FOR_TRACEBACK if self.cause.kind == "exception" else 1)
 
 
 def of_exit(rank: int, host: str, code: int, aborted: bool = False) -> Failure:

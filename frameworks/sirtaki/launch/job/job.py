@@ -15,8 +15,10 @@ from typing import Any
 
 from sirtaki.host import processes
 from sirtaki.host.signals import PASSED_ON
+from sirtaki.host.timers import NEVER, Timers
 from sirtaki.launch.job import failure
-from sirtaki.launch.job.failure import Failure
+from sirtaki.launch.job.failure import Failure, FirstFailure
+from sirtaki.launch.job.last_lines import Ending, LastLines
 from sirtaki.launch.job.mpiexec import Mpiexec
 from sirtaki.launch.job.screen import Screen
 from sirtaki.launch.job.starting import Starting, names
@@ -25,19 +27,15 @@ from sirtaki.launch.job.workers import Worker, Workers
 from sirtaki.launch.protocol import channel
 from sirtaki.launch.remote.remote_hosts import Arrivals
 from sirtaki.starters import Starter
-from sirtaki.timing.text import summary_line
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TOO_MUCH_WAITING = 1 << 20  # bytes not yet read from our output; beyond that the ranks wait
 _AFTER_GRACE = 1.5  # seconds for workers after their own grace
 _CONSEQUENCES = 1.0  # seconds for the other ranks, after a failure, to receive the cause and to report how they end
-_PATIENCE_WITH_TRACE = 5  # at most so many times longer, for a rank with an exception to send its traceback
 _ORPHANED = 0.5  # seconds that ranks may outlive mpiexec
 _REMIND = 2.0  # seconds until a message says that ranks still have time to end
 _TIDY_UP = 1.5  # seconds for mpiexec to end after its ranks, before it is asked to
 _OTHER_HOSTS = 3.0  # seconds for other hosts to answer after one was not reached, so that the message names all
-_FAILED = 1
-_NEVER = float("inf")
 
 
 @dataclass
@@ -69,12 +67,10 @@ class Job:
         arrivals: Arrivals | None = None,
         title: str = "a job",
     ) -> None:
-        self._ranks = ranks
         self._screen = screen
-        self._starter = starter
         self._limits = limits
-        self._verbose = verbose
         self._selector = selectors.PollSelector()
+        self._timers = Timers()
         self._mpiexec = Mpiexec(self._selector, screen.note_raw, eager=verbose)
         self._workers = Workers(
             self._selector,
@@ -91,28 +87,17 @@ class Job:
             on_over=lambda worker, well: self._starting.on_over(worker.rank, well),
             on_cause=self._on_cause,
             on_status=lambda worker, text: self.status.on_answer(worker, text),
-            on_times=self._on_times,
+            on_times=lambda worker, report: self._last_lines.add_times(worker.rank, report),
             on_numbers=lambda worker, text: self.status.on_answer(worker, text, channel.NUMBERS),
             on_unhandled=self._on_unhandled,
         )
         self.status = Status(self._selector, self._workers, title, ranks)
-        self._arrivals = arrivals
-        self._times: dict[int, dict[str, Any]] = {}  # by rank: where the time of its steps went
-        self._failure: Failure | None = None
-        self._signal = 0  # the signal that asked this process to end
-        self._end_signal = 0  # the signal that the workers got
-        self._passed_on: set[int] = set()  # signals for which no rank has yet reported a missing handler
-        self._late = False
-        self._abandoned = False  # mpiexec has ended long ago
         self._starting = Starting(ranks)
-        # Times at which actions are due; reset to _NEVER when done.
-        self._end_at = _NEVER
-        self._waited = 0
-        self._reported: set[int] = set()  # ranks that have sent the failure cause
-        self._start_by = self._kill_at = self._give_up_at = self._abandoned_at = self._tidy_at = _NEVER
-        self._unreached_at = _NEVER
-        self._remind_at = _NEVER
-        self._unreached = False
+        self._arrivals = arrivals
+        self._failure = FirstFailure()
+        self._ending = Ending()
+        self._last_lines = LastLines(screen, starter, self._mpiexec, self._workers, arrivals, verbose)
+        self._passed_on: set[int] = set()  # signals for which no rank has yet reported a missing handler
 
     def run(self, command: Sequence[str], environ: dict[str, str], started: Callable[[], None]) -> int:
         """Starts the command and runs until no process of the job lives. Returns the exit code. Raises OSError.
@@ -121,7 +106,7 @@ class Job:
         """
         processes.become_subreaper()
         wake = self._watch_signals()
-        self._start_by = time.monotonic() + self._limits.start
+        self._timers.at(time.monotonic() + self._limits.start, self._on_late_start)
         self._mpiexec.start(command, environ)
         try:
             started()
@@ -130,7 +115,7 @@ class Job:
         finally:
             self._mpiexec.kill()
             processes.kill_descendants(os.getpid(), processes.reap_orphans)
-        code = self._report()
+        code = self._last_lines.show(self._failure.cause, self._ending)
         self._deliver_output()
         self._selector.close()
         wake.close()
@@ -151,63 +136,40 @@ class Job:
 
     def _wait(self) -> None:
         self._watch_output()
-        starting = (self._start_by, self._starting.due, self._unreached_at)
-        ending = (self._end_at, self._kill_at, self._give_up_at, self._abandoned_at, self._tidy_at, self._remind_at)
-        self._select(min(*starting, *ending, self._mpiexec.show_at, self.status.due()))
+        self._select(min(self._timers.next(), self._starting.due, self._mpiexec.show_at, self.status.due()))
         self.status.look()
-        if self._screen.broken() and not self._end_signal:
-            self._signal = signal.SIGPIPE
+        if self._screen.broken() and not self._ending.sent:
+            self._ending.asked_by = signal.SIGPIPE
             self._end(signal.SIGTERM)
         now = time.monotonic()
         if not self._mpiexec.alive():
-            if self._abandoned_at == _NEVER and not self._abandoned:
-                self._abandoned_at = now + _ORPHANED
-        elif self._end_signal and not self._workers and self._tidy_at == _NEVER and not self._mpiexec.terminated:
-            self._tidy_at = now + _TIDY_UP
-            self._give_up_at = max(self._give_up_at, now + 2 * _TIDY_UP)
-        self._on_time(now)
+            if not self._ending.abandoned and not self._timers.waits(self._on_abandoned):
+                self._timers.at(now + _ORPHANED, self._on_abandoned)
+        elif self._is_left_alone() and not self._timers.waits(self._mpiexec.terminate):
+            self._timers.at(now + _TIDY_UP, self._mpiexec.terminate)
+            self._timers.at(max(self._timers.time_of(self._give_up), now + 2 * _TIDY_UP), self._give_up)
+        if now >= self._mpiexec.show_at:
+            self._last_lines.show_words(self._failure.cause, self._ending)
+        if now >= self._starting.due:
+            self._on_late_init()
+        self._timers.run(now)
 
     def _select(self, until: float) -> None:
-        timeout = None if until == _NEVER else max(0.0, until - time.monotonic())
+        timeout = None if until == NEVER else max(0.0, until - time.monotonic())
         for key, events in self._selector.select(timeout):
             key.data(key.fileobj, events)
 
-    def _on_time(self, now: float) -> None:
-        if now >= self._mpiexec.show_at:
-            self._show_words()
-        if now >= self._start_by:
-            self._start_by = _NEVER
-            self._on_late_start()
-        if now >= self._unreached_at:
-            self._unreached_at = _NEVER
-            self._on_unreached()
-        if now >= self._starting.due:
-            self._on_late_init()
-        if now >= self._end_at:
-            self._end_at = _NEVER
-            self._on_consequences(now)
-        if now >= self._remind_at:
-            self._remind_at = _NEVER
-            self._remind()
-        if now >= self._abandoned_at:
-            self._abandoned_at, self._abandoned = _NEVER, True
-            if self._workers:
-                self._end(signal.SIGTERM)
-        if now >= self._kill_at:
-            self._kill_at = _NEVER
-            self._workers.end_all(signal.SIGKILL)
-            self._mpiexec.terminate()
-        if now >= self._tidy_at:
-            self._tidy_at = _NEVER
-            self._mpiexec.terminate()
+    def _is_left_alone(self) -> bool:
+        """Whether mpiexec should end by itself now: its ranks have ended."""
+        return bool(self._ending.sent) and not self._workers and not self._mpiexec.terminated
 
     def _gone(self) -> bool:
         """Whether all processes of the job have ended, or the remaining ones do not react."""
-        if time.monotonic() >= self._give_up_at:
+        if self._ending.given_up:
             return True
         if self._mpiexec.alive() or self._workers:
             return False
-        return self._mpiexec.silent() or self._abandoned
+        return self._mpiexec.silent() or self._ending.abandoned
 
     def _watch_output(self) -> None:
         """While a reader of our output is slow: waits for it and lets the ranks wait."""
@@ -217,16 +179,16 @@ class Job:
                 self._selector.register(sink.descriptor, selectors.EVENT_WRITE, self._on_writable)
             elif registered and not sink.waiting:
                 self._selector.unregister(sink.descriptor)
-        self._workers.receive_messages(bool(self._end_signal) or self._screen.waiting() <= _TOO_MUCH_WAITING)
+        self._workers.receive_messages(bool(self._ending.sent) or self._screen.waiting() <= _TOO_MUCH_WAITING)
 
     def _on_writable(self, descriptor: int, events: int) -> None:
         self._screen.write()
 
     def _deliver_output(self) -> None:
         """Waits for a slow reader of our output without limit; after Ctrl-C or a similar signal, only a second."""
-        until = _NEVER
+        until = NEVER
         while self._screen.waiting() and time.monotonic() < until:
-            if self._signal and until == _NEVER:
+            if self._ending.asked_by and until == NEVER:
                 until = time.monotonic() + 1
             self._watch_output()
             self._select(until)
@@ -257,47 +219,38 @@ class Job:
             self._screen.note(f"{signal.Signals(number).name} has no effect: {who}")
 
     def _on_end_request(self, number: int) -> None:
-        if self._signal:  # the second request: kill now
-            self._kill_at = 0.0
+        if self._ending.asked_by:  # the second request: kill now
+            self._timers.at(0.0, self._kill)
             return
-        self._signal = number
+        self._ending.asked_by = number
         self._end(number)
-        self._remind_at = time.monotonic() + _REMIND
+        self._timers.at(time.monotonic() + _REMIND, self._remind)
 
     def _remind(self) -> None:
-        if self._workers and self._kill_at != _NEVER:
-            name = signal.Signals(self._signal).name
+        if self._workers and self._timers.waits(self._kill):
+            name = signal.Signals(self._ending.asked_by).name
             self._screen.note(
                 f"the ranks have {self._limits.grace:g} s from {name} to end (--grace-seconds); "
                 f"a second {name} kills them"
             )
 
     def _on_arrival(self, worker: Worker) -> None:
-        if len(self._workers.arrived) == self._ranks:
-            self._start_by = _NEVER
-        if self._end_signal:
-            self._workers.end_program(worker, self._end_signal)
+        if len(self._workers.arrived) == self._workers.ranks:
+            self._timers.cancel(self._on_late_start)
+        if self._ending.sent:
+            self._workers.end_program(worker, self._ending.sent)
 
     def _on_exit(self, worker: Worker, message: dict[str, Any]) -> None:
         """ended (in the message): the program was asked to end, so its exit code is a consequence and no cause."""
         code = message["code"]
         self.status.on_end(worker.rank, code)
-        first = self._failure
-        if first is not None and first.rank == worker.rank and first.code is None and not message["ended"]:
-            first.code = code
-        if code and not message["ended"] and first is not None and worker.rank not in self._reported:
-            self._on_own_exit(failure.of_exit(worker.rank, worker.host, code, message["asked"]))
-        if (code or message["lost"]) and not message["ended"]:
-            self._fail(failure.of_exit(worker.rank, worker.host, code, message["asked"]))
-        if self._failure is not None and self._workers.all_ended():
+        if not message["ended"]:
+            cause = failure.of_exit(worker.rank, worker.host, code, message["asked"])
+            self._failure.on_exit(cause)
+            if code or message["lost"]:
+                self._fail(cause)
+        if self._failure.cause is not None and self._workers.all_ended():
             self._end(signal.SIGTERM)
-
-    def _on_own_exit(self, cause: Failure) -> None:
-        """A rank called sys.exit() without giving a cause. Errors of other ranks that miss it follow from that exit."""
-        if self._failure is not None and self._failure.kind == "refused negotiation":
-            cause.trace = self._failure.trace
-            cause.witness = self._failure.witness
-            self._failure = cause
 
     def _on_loss(self, worker: Worker) -> None:
         self._screen.finish(worker.rank)
@@ -307,14 +260,8 @@ class Job:
 
     def _on_cause(self, worker: Worker, message: dict[str, Any]) -> None:
         cause = failure.of_message(worker.rank, worker.host, message)
-        if message["code"]:  # 0: the program has ended, and its exit code may give more information
-            self._reported.add(worker.rank)
-        if self._failure is not None:
-            self._failure.add(cause)
+        self._failure.on_report(worker.rank, cause, message["code"])
         self._fail(cause)
-
-    def _on_times(self, worker: Worker, report: dict[str, Any]) -> None:
-        self._times[worker.rank] = report
 
     def _on_late_init(self) -> None:
         """Names the first missing rank as the cause; a stopped rank before others."""
@@ -328,7 +275,7 @@ class Job:
     def _on_host(self, message: dict[str, Any]) -> bool:
         """A message from another host's agent or remote shell. Returns whether to keep the connection."""
         keep = "arrived" in message or "lost" in message or "leaves" in message
-        if self._arrivals is None or self._end_signal or "leaves" in message:
+        if self._arrivals is None or self._ending.sent or "leaves" in message:
             return keep
         if "lost" in message:
             rank, host = self._arrivals.place(message)
@@ -337,112 +284,67 @@ class Job:
         failed = self._arrivals.note(message)
         if self._arrivals.any_failed():
             wait = 0.0 if self._arrivals.complete() else _OTHER_HOSTS
-            self._unreached_at = min(self._unreached_at, time.monotonic() + wait)
+            until = min(self._timers.time_of(self._on_unreached), time.monotonic() + wait)
+            self._timers.at(until, self._on_unreached)
         return keep or failed
 
     def _on_unreached(self) -> None:
-        assert self._arrivals is not None
-        if self._end_signal:
-            return
-        self._unreached = True
-        self._late = True
-        self._end(signal.SIGTERM)
+        if not self._ending.sent:
+            self._ending.unreached = self._ending.late = True
+            self._end(signal.SIGTERM)
 
     def _on_late_start(self) -> None:
         arrived = self._workers.arrived
-        if self._end_signal or len(arrived) >= self._ranks:
+        if self._ending.sent or len(arrived) >= self._workers.ranks:
             return
-        missing = sorted(set(range(self._ranks)) - arrived)
-        self._show_words()
+        missing = sorted(set(range(self._workers.ranks)) - arrived)
+        self._last_lines.show_words(self._failure.cause, self._ending)
         self._screen.note(
-            f"{len(arrived)} of {self._ranks} ranks arrived within {self._limits.start:g} s, "
+            f"{len(arrived)} of {self._workers.ranks} ranks arrived within {self._limits.start:g} s, "
             f"missing: {names(missing)}; increase the limit by --start-timeout"
         )
-        self._unreached = self._arrivals is not None and not self._arrivals.complete()
-        self._late = True
+        self._ending.unreached = self._arrivals is not None and not self._arrivals.complete()
+        self._ending.late = True
         self._end(signal.SIGTERM)
 
     # ---- ending ---------------------------------------------------------------------------------------------------
 
     def _fail(self, cause: Failure) -> None:
         """Records the first cause. Sends it to all ranks, and gives them a moment to report how they end."""
-        if self._end_signal or self._failure is not None:
+        if self._ending.sent or self._failure.cause is not None:
             return
-        self._failure = cause
+        self._failure.cause = cause
         self._workers.send_cause(cause.to_fields())
-        self._end_at = time.monotonic() + _CONSEQUENCES
+        self._timers.at(time.monotonic() + _CONSEQUENCES, self._on_consequences)
 
-    def _on_consequences(self, now: float) -> None:
+    def _on_consequences(self) -> None:
         """Ends the job. But waits longer for a rank that has not yet sent its traceback."""
-        first = self._failure
-        if (
-            first is not None
-            and first.witness >= 0
-            and not first.trace
-            and self._waited < (_PATIENCE_WITH_TRACE if first.kind == "exception" else 1)
-        ):
-            self._waited += 1
-            self._end_at = now + _CONSEQUENCES
-            return
-        self._end(signal.SIGTERM)
+        if self._failure.waits_for_traceback():
+            self._timers.at(time.monotonic() + _CONSEQUENCES, self._on_consequences)
+        else:
+            self._end(signal.SIGTERM)
 
     def _end(self, number: int) -> None:
         """Asks all workers to end their programs. After the grace, kills the remaining ones."""
-        if self._end_signal:
+        if self._ending.sent:
             return
-        self._end_signal = number
-        self._end_at = _NEVER
+        self._ending.sent = number
+        self._timers.cancel(self._on_consequences)
         self._workers.end_all(number)
-        self._kill_at = time.monotonic() + self._limits.grace + _AFTER_GRACE
-        self._give_up_at = self._kill_at + _AFTER_GRACE
+        kill_at = time.monotonic() + self._limits.grace + _AFTER_GRACE
+        self._timers.at(kill_at, self._kill)
+        self._timers.at(kill_at + _AFTER_GRACE, self._give_up)
         if not self._workers:
             self._mpiexec.terminate()
 
-    def _report(self) -> int:
-        """Prints once, as the last line, how the job ended; nothing if it succeeded. Returns the exit code."""
-        code = self._mpiexec.exit_code()
-        if self._failure is not None:
-            if (
-                self._failure.aborted
-                and code not in self._starter.codes_of_killed_ranks
-                and not self._mpiexec.terminated
-            ):
-                self._failure.code = code
-            self._show_words()
-            self._screen.show_for_rank(self._failure.reporter(), self._failure.details())
-            self._screen.note(str(self._failure))
-            return self._failure.exit_code()
-        if self._signal:
-            broken = self._screen.broken() if self._signal == signal.SIGPIPE else None
-            if broken is not None and not isinstance(broken, BrokenPipeError):
-                self._screen.note(f"the job was ended because its output cannot be written: {broken.strerror}")
-                return 1
-            if self._signal != signal.SIGPIPE:
-                self._screen.note(f"ended by {signal.Signals(self._signal).name}; all ranks have ended")
-            return 128 + self._signal
-        self._show_words()
-        if self._unreached and self._arrivals is not None:
-            for line in self._arrivals.lines():
-                self._screen.note(line)
-            return 1
-        if self._late:
-            return code or 1
-        if code:
-            self._screen.note(f"{self._starter.called} ended the job with exit code {code}")
-        elif len(self._workers.arrived) < self._ranks:
-            started = f"has started {len(self._workers.arrived)} of {self._ranks} ranks"
-            self._screen.note(
-                f"{self._starter.called} ended with exit code 0, but {started}: do --mpi-args give another number?"
-            )
-            return _FAILED
-        elif self._times:
-            self._screen.note(summary_line.line([report for _, report in sorted(self._times.items())]))
-        return code
+    def _kill(self) -> None:
+        self._workers.end_all(signal.SIGKILL)
+        self._mpiexec.terminate()
 
-    def _show_words(self) -> None:
-        """Prints mpiexec's output, unless a rank's failure explains the end better."""
-        unexplained = self._failure is None or self._failure.kind == "lost connection"
-        if self._verbose or (not self._unreached and unexplained):
-            self._mpiexec.show_words()
-        else:
-            self._mpiexec.forget_words()
+    def _on_abandoned(self) -> None:
+        self._ending.abandoned = True
+        if self._workers:
+            self._end(signal.SIGTERM)
+
+    def _give_up(self) -> None:
+        self._ending.given_up = True

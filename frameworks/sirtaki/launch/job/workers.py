@@ -67,7 +67,7 @@ class Workers:
         self.arrived: set[int] = set()  # ranks, including those that have left
         self._selector = selector
         self._token = token
-        self._ranks = ranks
+        self.ranks = ranks
         self._on_output = on_output
         self._on_arrival = on_arrival
         self._on_exit = on_exit
@@ -173,7 +173,7 @@ class Workers:
 
     def _limit_strangers(self) -> None:
         strangers = [worker for worker in self._connected.values() if worker.nonce is not None]
-        if len(strangers) > 2 * self._ranks + _MOST_STRANGERS:  # a rank and, at most, a host each
+        if len(strangers) > 2 * self.ranks + _MOST_STRANGERS:  # a rank and, at most, a host each
             self._lose(strangers[0])
 
     def _receive(self, connection: socket.socket, events: int) -> None:

@@ -11,27 +11,27 @@ import socket
 import time
 
 from sirtaki import starters
-from sirtaki.host import processes, segments
+from sirtaki.host import processes
 from sirtaki.host.signals import PASSED_ON
+from sirtaki.host.timers import NEVER, Timers
 from sirtaki.launch.protocol import channel
 from sirtaki.launch.protocol.spec import Spec
 from sirtaki.launch.worker import program, program_signals, rank_link
 from sirtaki.launch.worker.launcher_connection import LauncherConnection
 from sirtaki.launch.worker.output import ProgramOutput
-from sirtaki.launch.worker.program_signals import ProgramSignals, Warnings
+from sirtaki.launch.worker.program_signals import Warnings
+from sirtaki.launch.worker.rank_program import RankProgram, RankState
 
 _ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 # Seconds before the program is asked to end. After MPI_Abort of this rank, it needs them to exit with its own code.
 # And a scheduler's signal to all processes may arrive here a little later than at the launcher.
 _BEFORE_ASKING = 0.5
-_LEFTOVERS = 2.5  # seconds for processes that the program left running at its end
 # A failed rank stays so many seconds: otherwise mpiexec would end the others before they receive the cause.
 _LINGERS = 4.0
 _WAITS_FOR_END = 0.5  # seconds after the end of the rank's process, for the program to end too and report more
 _LEAVES_BY_ITSELF = 1.5  # seconds for a program to end after it left the job normally; its exit code may be the cause
 _ANSWERS = 3.0  # seconds for the rank to send its status
 _LOOK_AGAIN = 0.05  # seconds; only after a program's end, while processes that it left are running
-_NEVER = float("inf")
 
 
 class Supervisor:
@@ -44,11 +44,10 @@ class Supervisor:
 
     def __init__(self, spec: Spec, rank: int, connection: socket.socket, outer: int) -> None:
         self._spec = spec
-        self._outer = outer
-        self._signals = ProgramSignals()
-        self._warnings = Warnings()
         self._rank = rank
+        self._outer = outer
         self._selector = selectors.PollSelector()
+        self._timers = Timers()
         self._launcher = LauncherConnection(
             self._selector,
             connection,
@@ -57,24 +56,11 @@ class Supervisor:
             lambda full: self._output.set_paused(full),
         )
         self._output = ProgramOutput(self._selector, spec, rank, self._launcher.send, lambda: self._line.drain())
-        self._child = 0
-        self._lost = 0  # the rank's process if it ended without a report
-        self._exit_code: int | None = None
-        self._announced_code = 0  # the exit code that the rank announced with its failure cause
-        self._segments: set[bytes] = set()  # of a program that was asked to end, and may not remove them
-        self._clean = False  # the program and all its processes have ended
-        self._signalled = False  # the program was asked to end before its end
-        self._ask_at = _NEVER
-        self._signal_at = _NEVER
-        self._kill_at = _NEVER
-        self._give_up_at = _NEVER
-        self._leftovers_at = _NEVER
-        self._leave_at = _NEVER
-        self._missed_at = _NEVER
-        self._answer_by = _NEVER
-        self._left = False  # has left the job normally
-        self._up = False  # its init() has ended
         self._line = rank_link.RankLink(self._selector, self._on_rank, self._on_rank_lost)
+        self._program = RankProgram(spec.grace)
+        self._state = RankState()
+        self._warnings = Warnings()
+        self._asked = False  # mpiexec or another process has asked this process to end
 
     def run(self) -> int:
         """Runs until the program and all its processes have ended and its output is delivered. Returns an exit code."""
@@ -85,8 +71,8 @@ class Supervisor:
         self._start()
         while not self._finished():
             self._wait()
-        segments.remove_names(self._segments)
-        code = self._exit_code or 0
+        self._program.remove_segments()
+        code = self._program.exit_code or 0
         return code if code >= 0 else 128 - code
 
     # ---- starting -------------------------------------------------------------------------------------------------
@@ -106,57 +92,44 @@ class Supervisor:
         try:
             self._start_program()
         except OSError as error:
-            self._exit_code, self._clean = 1, True
-            self._leave_at = time.monotonic() + _LINGERS
+            self._program.exit_code, self._program.over = 1, True
+            self._timers.at(time.monotonic() + _LINGERS, self._stay_no_longer)
             text = f"the program was not started: {_words(error)}"
             self._launcher.send(channel.CAUSE, {"kind": "early exit", "text": text, "time": time.time(), "code": 1})
             self._launcher.send(channel.EXIT, {"code": 1, "ended": False, "asked": False, "lost": False})
 
     def _start_program(self) -> None:
         self._output.open_files()
-        self._child, out, err = program.start(self._spec, self._line.name)
+        self._program.pid, out, err = program.start(self._spec, self._line.name)
         self._output.add(channel.OUT, out)
         self._output.add(channel.ERR, err)
 
     # ---- waiting --------------------------------------------------------------------------------------------------
 
     def _wait(self) -> None:
-        deadline = min(
-            self._warnings.due(),
-            self._ask_at,
-            self._signal_at,
-            self._kill_at,
-            self._leave_at,
-            self._missed_at,
-            self._answer_by,
-        )
-        if self._exit_code is not None and not self._clean:
+        deadline = min(self._warnings.due(), self._timers.next())
+        if self._program.has_leftovers():
             deadline = min(deadline, time.monotonic() + _LOOK_AGAIN)
-        timeout = None if deadline == _NEVER else max(0.0, deadline - time.monotonic())
+        timeout = None if deadline == NEVER else max(0.0, deadline - time.monotonic())
         for key, events in self._selector.select(timeout):
             key.data(key.fileobj, events)
         now = time.monotonic()
         for number in self._warnings.take(now):
             self._pass_on(number)
-        if now >= min(self._ask_at, self._signal_at):
-            self._ask_at = self._signal_at = _NEVER
-            self._end_program()
-        if now >= self._kill_at:
-            self._kill_at = _NEVER
-            self._kill()
-        if now >= self._leave_at:
-            self._leave_at = _NEVER
-        if now >= self._answer_by:
-            self._answer_by = _NEVER
-            self._send_state("does not answer")
-        if now >= self._missed_at:
-            self._missed_at = _NEVER
-            self._on_missed()
-        if self._exit_code is not None and not self._clean:
-            self._end_leftovers()
+        self._timers.run(now)
+        if self._program.has_leftovers():
+            self._kill_by(self._program.end_leftovers(now))
+            if self._program.over:
+                self._output.finish()
 
     def _finished(self) -> bool:
-        return self._clean and not self._launcher.is_waiting() and self._leave_at == _NEVER
+        return self._program.over and not self._launcher.is_waiting() and not self._timers.waits(self._stay_no_longer)
+
+    def _stay_no_longer(self) -> None:
+        """While it has a time, this process stays."""
+
+    def _kill_by(self, latest: float) -> None:
+        self._timers.at(min(self._timers.time_of(self._kill), latest), self._kill)
 
     def _on_signal(self, wake: socket.socket, events: int) -> None:
         try:
@@ -167,7 +140,7 @@ class Supervisor:
             self._reap()
         self._warnings.note_received(numbers)
         if ending := set(_ASKED).intersection(numbers):
-            self._signals.note_sent_to_all(ending)
+            self._program.signals.note_sent_to_all(ending)
             self._on_asked(min(ending))
 
     def _on_outer(self, pipe: int, events: int) -> None:
@@ -178,10 +151,12 @@ class Supervisor:
 
     def _on_asked(self, number: int) -> None:
         """mpiexec or another process asks this process to end."""
-        if self._kill_at == _NEVER:
-            self._signals.number = self._signals.number or number
-            self._ask_at = time.monotonic() + _BEFORE_ASKING
-            self._kill_at = self._ask_at + self._spec.grace
+        if self._timers.time_of(self._kill) == NEVER:
+            self._asked = True
+            self._program.signals.number = self._program.signals.number or number
+            ask_at = time.monotonic() + _BEFORE_ASKING
+            self._timers.at(ask_at, self._end_program)
+            self._kill_by(ask_at + self._spec.grace)
 
     def _on_frame(self, kind: int, payload: bytes) -> None:
         if kind == channel.END:
@@ -189,10 +164,10 @@ class Supervisor:
         elif kind == channel.ASK:
             self._on_ask()
         elif kind == channel.NUMBERS:
-            if not (self._line.joined() and self._up and self._line.ask_numbers()):
+            if not (self._line.joined() and self._state.up and self._line.ask_numbers()):
                 self._launcher.send(channel.NUMBERS, b"")
         elif kind == channel.FAIL:
-            self._note_segments()  # a rank inside MPI_Init exits at once when it receives the cause
+            self._program.note_segments()  # a rank inside MPI_Init exits at once when it receives the cause
             self._line.fail(json.loads(payload))
         elif kind == channel.LATE:
             self._on_late(payload.decode())
@@ -200,35 +175,35 @@ class Supervisor:
             self._warnings.pass_on(payload[0])
 
     def _on_end(self, number: int) -> None:
-        self._leave_at = _NEVER
+        self._timers.cancel(self._stay_no_longer)
         if number == signal.SIGKILL:
             self._launcher.drop_waiting()  # the launcher no longer waits for it
             self._kill()
             return
-        self._signals.number = self._signals.number or number
-        leaves = self._left and number == signal.SIGTERM
-        self._signalled = self._signalled or not leaves
+        self._program.signals.number = self._program.signals.number or number
+        leaves = self._state.left and number == signal.SIGTERM
+        self._program.asked = self._program.asked or not leaves
         now = time.monotonic()
-        self._signal_at = now + (_LEAVES_BY_ITSELF if leaves else _BEFORE_ASKING)
-        useless = processes.is_stopped(self._line.process() or self._child)  # a stopped program cannot save anything
-        self._kill_at = min(self._kill_at, now + (min(_LEFTOVERS, self._spec.grace) if useless else self._spec.grace))
+        end_at = now + (_LEAVES_BY_ITSELF if leaves else _BEFORE_ASKING)
+        self._timers.at(min(self._timers.time_of(self._end_program), end_at), self._end_program)
+        self._kill_by(now + self._program.grace_of(self._line.process()))
 
     def _pass_on(self, number: int) -> None:
         """Passes on a scheduler's warning if the program handles it; otherwise the program would die of it."""
-        if self._up and self._line.pass_on(number):
+        if self._state.up and self._line.pass_on(number):
             return  # the rank's process answers if it has no handler
-        process = self._line.process() or self._child
-        if self._exit_code is None and program_signals.has_handler(process, number):
+        process = self._line.process() or self._program.pid
+        if self._program.exit_code is None and program_signals.has_handler(process, number):
             processes.send([process], number)
         else:
             self._launcher.send(channel.UNHANDLED, bytes([number]))
 
     def _on_launcher_gone(self) -> None:
-        self._leave_at = _NEVER
+        self._timers.cancel(self._stay_no_longer)
         self._launcher.close()
         if self._spec.directory:
             shutil.rmtree(self._spec.directory, ignore_errors=True)
-        self._kill_at = min(self._kill_at, time.monotonic() + self._spec.grace)
+        self._kill_by(time.monotonic() + self._spec.grace)
         self._end_program()
 
     # ---- ending ---------------------------------------------------------------------------------------------------
@@ -241,119 +216,90 @@ class Supervisor:
                 return
             if pid == 0:
                 return
-            if pid == self._child:
-                self._exit_code = os.waitstatus_to_exitcode(status)
-                self._output.read()  # its last output is sent before its end
-                self._line.drain()
-                self._exit_code = self._exit_code or self._announced_code
-                asked, lost = self._ask_at != _NEVER, self._line.was_lost()
-                if (lost or self._exit_code) and not self._signalled and not asked and self._signal_at == _NEVER:
-                    self._leave_at = time.monotonic() + _LINGERS
-                news: dict[str, object] = {
-                    "code": self._exit_code,
-                    "ended": self._signalled,
-                    "asked": asked,
-                    "lost": lost,
-                }
-                self._launcher.send(channel.EXIT, news)
+            if pid == self._program.pid:
+                self._on_program_ended(os.waitstatus_to_exitcode(status))
+
+    def _on_program_ended(self, code: int) -> None:
+        self._program.exit_code = code
+        self._output.read()  # its last output is sent before its end
+        self._line.drain()
+        code = self._program.exit_code = code or self._state.announced_code
+        lost, waits = self._line.was_lost(), self._timers.waits(self._end_program)
+        if (lost or code) and not self._program.asked and not waits:
+            self._timers.at(time.monotonic() + _LINGERS, self._stay_no_longer)
+        asked = self._asked and waits
+        self._launcher.send(channel.EXIT, {"code": code, "ended": self._program.asked, "asked": asked, "lost": lost})
 
     def _on_rank(self, kind: bytes, content: bytes) -> None:
         if kind == rank_link.JOINS:
-            self._left = self._up = False
+            self._state.left = self._state.up = False
             self._launcher.send(channel.JOINED, content)
         elif kind == rank_link.CAUSE:
             cause = json.loads(content)
-            self._announced_code = cause["code"]
+            self._state.announced_code = cause["code"]
             self._output.write_trace(cause["trace"])
             self._launcher.send(channel.CAUSE, content)
         elif kind == rank_link.STATUS:
-            self._answer_by = _NEVER
+            self._timers.cancel(self._on_no_answer)
             self._launcher.send(channel.STATUS, content)
         elif kind == rank_link.TIMES:
             self._launcher.send(channel.TIMES, content)
         elif kind == rank_link.NUMBERS:
             self._launcher.send(channel.NUMBERS, content)
         elif kind == rank_link.LEAVES:
-            self._left = True
+            self._state.left = True
         elif kind in (rank_link.UP, rank_link.FAILED):
-            self._up = kind == rank_link.UP
-            self._launcher.send(channel.OVER, {"well": self._up})
+            self._state.up = kind == rank_link.UP
+            self._launcher.send(channel.OVER, {"well": self._state.up})
         elif kind == rank_link.DESCRIPTOR:
             self._line.give(starters.descriptor()[1])
         elif kind == rank_link.SIGNAL:
             self._launcher.send(channel.UNHANDLED, content)
 
     def _on_ask(self) -> None:
-        if self._line.joined() and not self._up:
+        if self._line.joined() and not self._state.up:
             self._send_state("has called init(), and waits there for other ranks")
         elif self._line.joined() and self._line.ask():
-            self._answer_by = time.monotonic() + _ANSWERS
-        elif self._exit_code is not None:
+            self._timers.at(time.monotonic() + _ANSWERS, self._on_no_answer)
+        elif self._program.exit_code is not None:
             self._send_state("has ended")
         else:
-            self._send_state("has left the job" if self._left else "has not called init()")
+            self._send_state("has left the job" if self._state.left else "has not called init()")
+
+    def _on_no_answer(self) -> None:
+        self._send_state("does not answer")
 
     def _send_state(self, words: str) -> None:
         """Sends the rank's status, as far as this process can see it."""
-        process = self._line.process() or self._child
+        process = self._line.process() or self._program.pid
         where = f"rank {self._rank} on host {channel.own_host_name()}, process {process}"
         self._launcher.send(channel.STATUS, f"{where}: {words}; it {processes.state(process)}".encode(errors="replace"))
 
     def _on_late(self, text: str) -> None:
         process = self._line.process()
-        if process and not self._up and processes.is_stopped(process):
+        if process and not self._state.up and processes.is_stopped(process):
             text = f"{text}: rank {self._rank}, process {process}, {processes.state(process)}"
             self._launcher.send(channel.CAUSE, {"kind": "passed limit", "text": text, "time": time.time(), "code": 1})
 
     def _on_rank_lost(self, process: int) -> None:
-        if self._exit_code is None and self._signalled:
+        if self._program.exit_code is None and self._program.asked:
             self._end_program()  # in case another process had started it
-        elif self._exit_code is None:
-            self._lost = process
-            self._missed_at = time.monotonic() + _WAITS_FOR_END
+        elif self._program.exit_code is None:
+            self._state.lost = process
+            self._timers.at(time.monotonic() + _WAITS_FOR_END, self._on_missed)
 
     def _on_missed(self) -> None:
         """The rank's process has ended without a report, but the program that started it is still running."""
-        if self._exit_code is None and not self._line.joined() and not self._signalled:
-            text = f"process {self._lost} is gone without shutdown()"
+        if self._program.exit_code is None and not self._line.joined() and not self._program.asked:
+            text = f"process {self._state.lost} is gone without shutdown()"
             self._launcher.send(channel.CAUSE, {"kind": "early exit", "text": text, "time": time.time(), "code": 1})
 
-    def _note_segments(self) -> None:
-        self._segments |= segments.held_by(processes.descendants(os.getpid()))
-
     def _end_program(self) -> None:
-        """Asks the rank's process to end; without one the process started here, which may be a script around it."""
-        if self._exit_code is None:
-            self._signalled = True
-            self._signals.number = self._signals.number or signal.SIGTERM
-            self._note_segments()
-            self._signals.ask([self._line.process() or self._child])
+        self._timers.cancel(self._end_program)
+        self._program.ask(self._line.process())
 
     def _kill(self) -> None:
-        if self._exit_code is None:
-            self._signalled = True
-            self._note_segments()
-        processes.kill_descendants(os.getpid(), self._reap)
-
-    def _end_leftovers(self) -> None:
-        """After the program's end: asks its remaining processes to end, later kills them. Then closes the pipes."""
-        left = processes.descendants(os.getpid())
-        now = time.monotonic()
-        if left and self._leftovers_at == _NEVER:
-            self._leftovers_at = now + _BEFORE_ASKING  # a scheduler's signal to all processes may end a script first
-        if now >= self._leftovers_at and self._give_up_at == _NEVER:
-            self._signals.number = self._signals.number or signal.SIGTERM
-            may_save = (
-                self._signalled or self._signals.came_from_outside()
-            )  # a script's child may be the rank's process
-            grace = self._spec.grace if may_save else min(_LEFTOVERS, self._spec.grace)
-            self._kill_at = min(self._kill_at, now + grace)
-            self._give_up_at = self._kill_at + 3.0
-        if now >= self._leftovers_at:
-            self._signals.ask(program_signals.own_children(left))
-        if not left or now > self._give_up_at:
-            self._output.finish()
-            self._clean = True
+        self._program.kill(self._reap)
 
 
 def _words(error: OSError) -> str:
