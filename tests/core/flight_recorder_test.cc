@@ -153,6 +153,19 @@ TEST_CASE("The records of a job") {
   CHECK_MESSAGE((agreed.front().peer == 0 || agreed.front().peer == 1), "the coordinator knows the last rank");
 }
 
+TEST_CASE("How long ago the last rank came") {
+  using std::chrono::milliseconds;
+  const auto age = [](milliseconds ago) {
+    FlightRecorder recorder;
+    recorder.on_all_arrived({.arrival = {.last = 1, .at = Clock::now() - ago}});
+    return recorder.read({}).records.at(0).name;
+  };
+  const std::uint32_t second = age(milliseconds(1000));
+  CHECK((second > 999'000'000 && second < 2'000'000'000));
+  // Neither the largest 32-bit number of nanoseconds nor a wrap of the moment makes a long time short.
+  for (const int seconds : {5, 68, 69, 70, 73, 137, 600}) CHECK(age(milliseconds(1000 * seconds)) == kUnknownAge);
+}
+
 TEST_CASE("Hashes of names") {
   CHECK(hash_of("") != 0);
   CHECK(hash_of("layer1.weight") == hash_of(std::string("layer1.weight")));

@@ -96,7 +96,7 @@ def test_ranks_count(tmp_path: Path) -> None:
     end, mark = tmp_path / "end", tmp_path / "mark"
     with running(tmp_path, "-np", "2", *written(tmp_path, STEPS.format(end=str(end), mark=str(mark)))) as job:
         wait_for(mark)
-        name = running_jobs.choose(job.process.pid)
+        name = running_jobs.choose(job.process.pid, "top")
         readings = [top_command.read(name)]
         while len(readings) < 2 or readings[1].ranks[0]["steps"] < readings[0].ranks[0]["steps"] + 20:
             readings[1:] = [top_command.read(name)]
@@ -107,6 +107,13 @@ def test_ranks_count(tmp_path: Path) -> None:
     # Rank 1 sleeps 10 ms in each of these steps, and rank 0 waits meanwhile for it.
     waited = rates(readings[0].ranks[0], readings[1].ranks[0], 1.0)
     assert waited.parts["late"] > 0 and waited.last[1] > 0
+
+
+def test_the_choice_of_jobs_shows_the_command(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(running_jobs, "ask", lambda name, word: f"job {name}")
+    running_jobs.explain(None, {71: "a", 72: "b"}, "top")
+    shown = capsys.readouterr().err
+    assert "for example: sirtakirun top 71\n" in shown and "sirtakirun: job b\n" in shown
 
 
 def test_a_rank_that_counts_anew_has_no_rates() -> None:

@@ -11,8 +11,11 @@ _TABLE = "/proc/net/unix"
 _CONNECT_SECONDS = 2.0
 
 
-def choose(wanted: int | None) -> str:
-    """The socket's name of the job with this process id, or of the only job; "" after a message if there is none."""
+def choose(wanted: int | None, command: str) -> str:
+    """The socket's name of the job with this process id, or of the only job; "" after a message if there is none.
+
+    command: of sirtakirun, for an example in the message.
+    """
     found: dict[int, str] = {}
     for name in names():
         try:
@@ -25,7 +28,7 @@ def choose(wanted: int | None) -> str:
         return next(iter(found.values()))
     if wanted in found:
         return found[wanted]
-    explain(wanted, found)
+    explain(wanted, found, command)
     return ""
 
 
@@ -74,7 +77,7 @@ def ask(name: str, word: bytes) -> str:
     return text.decode(errors="replace")
 
 
-def explain(wanted: int | None, found: Mapping[int, str]) -> None:
+def explain(wanted: int | None, found: Mapping[int, str], command: str) -> None:
     """Prints which jobs there are. found: the sockets' names by process id."""
 
     def show(line: str) -> None:
@@ -86,6 +89,7 @@ def explain(wanted: int | None, found: Mapping[int, str]) -> None:
     if not others:
         show("this user has no running job on this host; run the command on the host of sirtakirun")
         return
-    show("jobs of this user on this host; choose one by its number, for example: sirtakirun status " + str(min(others)))
+    example = f"sirtakirun {command} {min(others)}"
+    show(f"jobs of this user on this host; choose one by its number, for example: {example}")
     for _, title in sorted(others.items()):
         show(title or "a job that does not answer")

@@ -18,11 +18,11 @@ def main(words: Sequence[str]) -> int:
         "job", nargs="?", type=int, help="process id of its sirtakirun; not needed if only one job runs"
     )
     wanted = parser.parse_args(words).job
-    job = running_jobs.choose(wanted)
+    job = running_jobs.choose(wanted, "status")
     text = running_jobs.ask(job, status.STATUS) if job else ""
     if text:
         print(text, end="")
         return 0
     if job:
-        running_jobs.explain(wanted, {})
+        running_jobs.explain(wanted, {}, "status")
     return 1

@@ -33,7 +33,7 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("-n", "--count", type=int, metavar="N", help="number of tables; without it until the end")
     parser.add_argument("--plot", metavar="PNG", help="at the end, draws what was seen")
     chosen = parser.parse_args(words)
-    job = running_jobs.choose(chosen.job)
+    job = running_jobs.choose(chosen.job, "top")
     if not job or (chosen.plot and not _can_plot(chosen.plot)):
         return 1
     seen: list[tuple[float, list[Rates | None]]] = []
