@@ -1,0 +1,79 @@
+"""A group of torch.distributed: its place in torch and in the engine. Its calls are in verbs.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import ProcessGroup
+
+from sirtaki.native import core
+from sirtaki.torch.process_group.call_names import CallNames
+from sirtaki.torch.process_group.completion import Completion
+from sirtaki.torch.process_group.rendezvous import start_engine
+from sirtaki.torch.process_group.verbs import Verbs
+
+
+class Group(Verbs, ProcessGroup):
+    """torch takes a ProcessGroup of a plugin as it is, so it serves all devices."""
+
+    def __init__(self, options: Any) -> None:
+        """options: torch's _DistributedBackendOptions. ValueError if torch numbers the ranks in another way."""
+        start_engine(options.timeout)
+        members = list(options.global_ranks_in_group) or list(range(options.group_size))
+        _check_ranks(members, options.group_rank, options.group_size)
+        ProcessGroup.__init__(self, options.group_rank, options.group_size)  # type: ignore[call-arg]  # not in its stub
+        self._name = self._description = str(options.group_id)
+        self._open(members, CallNames(f"torch.{self._name}"), Completion(self._name))
+
+    # torch before 2.14 looks these up in the instance, by C++ names.
+    def getBackendName(self) -> str:  # noqa: N802
+        return "sirtaki"
+
+    _get_backend_name = name = getBackendName
+
+    def getGroupName(self) -> str:  # noqa: N802
+        return self._name
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        self._name = name
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        return self._description
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802
+        self._description = description
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    @property
+    def group_desc(self) -> str:
+        return self._description
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu"), *([torch.device("cuda")] if torch.cuda.is_available() else [])]
+
+    def _set_sequence_number_for_group(self) -> None:
+        pass  # the calls are counted from 0 on every rank
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._names.count
+
+    def shutdown(self) -> None:
+        """destroy_process_group() calls it. The engine goes on: `hvd` and other groups may use it."""
+        self._close()
+
+    abort = shutdown
+
+
+def _check_ranks(members: list[int], rank: int, size: int) -> None:
+    own = core.rank()
+    if len(members) != size or max(members) >= core.size() or members[rank] != own:
+        raise ValueError(
+            f"torch.distributed has this process as rank {rank} of {size} (global ranks {members}), but it is rank "
+            f"{own} of {core.size()} in Sirtaki's job. Leave rank and world_size out of init_process_group(), or give "
+            "these."
+        )
