@@ -15,7 +15,7 @@ import os
 
 import torch
 
-from sirtaki import runtime
+from sirtaki import runtime, torch_backend
 from sirtaki.checks import call_site
 from sirtaki.exceptions import HorovodInternalError, SirtakiInternalError
 from sirtaki.extensions import check_extension
@@ -24,7 +24,7 @@ from sirtaki.process_sets import ProcessSet, add_process_set, global_process_set
 from sirtaki.reduce_ops import Adasum, Average, Max, Min, Product, Sum
 from sirtaki.runtime import *  # noqa: F403
 from sirtaki.timing.summary import step_report
-from sirtaki.torch import elastic, process_group
+from sirtaki.torch import elastic
 from sirtaki.torch.captured import capture
 from sirtaki.torch.collectives.allgather import (
     allgather,
@@ -60,7 +60,7 @@ from sirtaki.torch.parameter_check import check_parameters
 from sirtaki.torch.sync_batch_norm import SyncBatchNorm
 
 call_site.add_internal_folder(os.path.dirname(torch.__file__))
-process_group.register()
+torch_backend.register()
 
 __all__ = [
     "Adasum",

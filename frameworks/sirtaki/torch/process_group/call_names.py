@@ -57,6 +57,11 @@ class CallNames:
         self._run = (self._run + 1) % _RUN if self._history == self._before else 0
         self._place = self._found()
 
+    def restart(self) -> None:
+        """After calls that differed: the ranks no longer have the same calls before them."""
+        self._history, self._before, self._run = 0, -1, 0
+        self._place = self._found()
+
     def _found(self) -> _Place:
         place = self._places.get(self._history)
         if place is None:

@@ -23,12 +23,16 @@ class Completion:
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def follow(self, work: Any, future: Any, devices: list[torch.device] | None) -> None:
-        """The future completes with work.result(), or with the work's error."""
+    def future_of(self, work: Any, device: torch.device | None) -> Any:
+        """Completes with work.result(), or with the work's error. device: a GPU, whose stream then waits."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"sirtaki {self._name}", daemon=True)
             self._thread.start()
-        self._queue.put((work, future, devices))
+        finished: Any = torch.futures.Future(devices=None if device is None else [device])
+        # By then(), an error reaches C++ as one. set_exception() makes it a value there, which DDP takes for tensors.
+        future = finished.then(lambda _: _result(work))
+        self._queue.put((work, finished, device))
+        return future
 
     def stop(self) -> None:
         """After the futures that are under way."""
@@ -37,19 +41,15 @@ class Completion:
 
     def _run(self) -> None:
         while (entry := self._queue.get()) is not None:
-            work, future, devices = entry
-            context: Any = contextlib.nullcontext()
-            if devices:
-                context = torch.cuda.stream(torch.cuda.Stream(devices[0]))
-            with context:
-                _complete(work, future)
-            del entry, work, future  # an idle thread keeps no tensors
+            work, finished, device = entry
+            with contextlib.nullcontext() if device is None else torch.cuda.stream(torch.cuda.Stream(device)):
+                with contextlib.suppress(Exception):  # _result() raises it
+                    work.finish()
+                finished.set_result(None)
+            del entry, work, finished  # an idle thread keeps no tensors
 
 
-def _complete(work: Any, future: Any) -> None:
-    try:
-        work.finish()
-    except Exception as error:
-        future.set_exception(error)
-    else:
-        future.set_result(work.result())
+def _result(work: Any) -> list[torch.Tensor]:
+    if (error := work.exception()) is not None:
+        raise error
+    return work.result()

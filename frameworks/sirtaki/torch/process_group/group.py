@@ -19,9 +19,11 @@ class Group(Verbs, ProcessGroup):
 
     def __init__(self, options: Any) -> None:
         """options: torch's _DistributedBackendOptions. ValueError if torch numbers the ranks in another way."""
-        start_engine(options.timeout)
+        start_engine(options.timeout, options.store, options.group_rank, options.group_size)
         members = list(options.global_ranks_in_group) or list(range(options.group_size))
         _check_ranks(members, options.group_rank, options.group_size)
+        if len(members) < core.size():
+            raise NotImplementedError(f"Sirtaki has groups of all ranks only, got the ranks {members}")
         ProcessGroup.__init__(self, options.group_rank, options.group_size)  # type: ignore[call-arg]  # not in its stub
         self._name = self._description = str(options.group_id)
         self._open(members, CallNames(f"torch.{self._name}"), Completion(self._name))
@@ -75,5 +77,5 @@ def _check_ranks(members: list[int], rank: int, size: int) -> None:
         raise ValueError(
             f"torch.distributed has this process as rank {rank} of {size} (global ranks {members}), but it is rank "
             f"{own} of {core.size()} in Sirtaki's job. Leave rank and world_size out of init_process_group(), or give "
-            "these."
+            "these; under torchrun, call it before hvd.init()."
         )

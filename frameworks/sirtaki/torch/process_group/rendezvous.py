@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -18,32 +17,16 @@ import torch.distributed as dist
 from sirtaki import runtime, starters
 from sirtaki.exchange import broadcast_object
 from sirtaki.native import core
-
-_SCHEME = "env"
-_ANNOUNCED = ("RANK", "WORLD_SIZE")  # by torchrun and its like
+from sirtaki.torch.process_group.pmi_server import PmiServer
 
 
-def install() -> None:
-    """From now on env:// works without variables, too, for any backend."""
-    handlers = sys.modules["torch.distributed.rendezvous"]._rendezvous_handlers
-    handlers[_SCHEME] = _Handler(handlers[_SCHEME])
-
-
-class _Handler:
-    def __init__(self, own: Callable[..., Iterator[Any]]) -> None:
-        self._own = own
-
-    def __call__(self, url: str, timeout: timedelta, **options: Any) -> Iterator[Any]:
-        if "?" in url or any(name in os.environ for name in _ANNOUNCED) or not _is_started():
-            return self._own(url, timeout=timeout, **options)
-        return _stores(timeout)
-
-
-def _is_started() -> bool:
+def is_started() -> bool:
+    """Whether the engine runs, or a starter has started this rank."""
     return runtime.is_initialized() or starters.announced_rank() is not None
 
 
-def _stores(timeout: timedelta) -> Iterator[Any]:
+def stores(timeout: timedelta) -> Iterator[Any]:
+    """A rendezvous for torch: (store, rank, number of ranks), once."""
     start_engine(timeout)
     rank, size = core.rank(), core.size()
     host = "127.0.0.1" if core.local_size() == size else socket.gethostname()
@@ -57,12 +40,20 @@ def _stores(timeout: timedelta) -> Iterator[Any]:
     raise RuntimeError("torch asks for a second rendezvous, which env:// does not have")
 
 
-def start_engine(timeout: timedelta) -> None:
-    """Starts the engine unless it runs. Then `timeout` becomes the limit for late ranks, if no setting gives one."""
+def start_engine(timeout: timedelta, store: Any = None, rank: int = 0, size: int = 1) -> None:
+    """Starts the engine unless it runs. Then `timeout` becomes the limit for late ranks, if no setting gives one.
+
+    store: of the ranks, for processes that no starter of MPI has started.
+    """
     if runtime.is_initialized():
         return
     seconds = timeout.total_seconds()
     for name, value in (("STALL_SHUTDOWN_TIME_SECONDS", seconds), ("STALL_CHECK_TIME_SECONDS", min(60.0, seconds / 2))):
         if not any(f"{prefix}_{name}" in os.environ for prefix in ("SIRTAKI", "HOROVOD")):
             os.environ[f"SIRTAKI_{name}"] = f"{value:g}"
-    runtime.init()
+    if size > 1 and starters.announced_rank() is None:
+        server = PmiServer(store, rank, size)
+        runtime.init()
+        server.started()
+    else:
+        runtime.init()

@@ -292,7 +292,7 @@ class Verbs:
         if kind is None:
             kind = hash((verb, options.get("op", 0), options.get("root", 0), *[entry[2:4] for entry in described]))
         self._names.submitted(work, kind)
-        return Work(work, device, results, last_step, self._completion)
+        return Work(work, device, results, last_step, self._completion, self._names.restart)
 
 
 def _as_list(tensors: Any) -> Tensors:

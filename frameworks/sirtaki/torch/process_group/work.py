@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Work as TorchWork
 
+from sirtaki.exceptions import SirtakiInternalError
 from sirtaki.native import core
 from sirtaki.torch.ops.streams import current_stream
 from sirtaki.torch.process_group.completion import Completion
@@ -27,14 +28,18 @@ class Work(TorchWork):
         results: Sequence[torch.Tensor],
         last_step: Callable[[Any], None] | None,
         completion: Completion,
+        on_failure: Callable[[], None],
     ) -> None:
-        """device: a GPU's number or -1. last_step: what is to do with the core's result, once, before it is used."""
+        """device: a GPU's number or -1. last_step: what is to do with the core's result, once, before it is used.
+        on_failure: called once if the call failed on all ranks.
+        """
         TorchWork.__init__(self)
         self._work = work
         self._device = device
         self._results = list(results)
         self._last_step = last_step
         self._completion = completion
+        self._on_failure = on_failure
         self._error: BaseException | None = None
         self._future: Any = None
 
@@ -58,6 +63,8 @@ class Work(TorchWork):
             if self._last_step is not None:
                 self._take_last_step()
         except Exception as error:
+            if self._error is None and isinstance(error, SirtakiInternalError):
+                self._on_failure()
             self._error = error
             raise
         return True
@@ -100,7 +107,6 @@ class Work(TorchWork):
     def get_future(self) -> Any:
         """A torch future of result(). Returns at once: the group's completion thread waits."""
         if self._future is None:
-            devices = None if self._device < 0 else [torch.device("cuda", self._device)]
-            self._future = torch.futures.Future(devices=devices)
-            self._completion.follow(self, self._future, devices)
+            device = None if self._device < 0 else torch.device("cuda", self._device)
+            self._future = self._completion.future_of(self, device)
         return self._future
