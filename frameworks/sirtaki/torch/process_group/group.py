@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import ProcessGroup
+from torch._C._distributed_c10d import Backend, ProcessGroup
 
 from sirtaki.native import core
 from sirtaki.torch.process_group.call_names import CallNames
@@ -14,9 +14,25 @@ from sirtaki.torch.process_group.rendezvous import start_engine
 from sirtaki.torch.process_group.verbs import Verbs
 
 
-class Group(Verbs, ProcessGroup):
-    """torch takes a ProcessGroup of a plugin as it is, so it serves all devices."""
+def _base() -> type:
+    """c10d's Backend where Python may derive from it: each device of a torch group may then have another backend. Else
+    ProcessGroup, which torch takes as the whole group, for all devices.
+    """
 
+    class Probe(Backend):
+        pass
+
+    try:
+        Probe(0, 1)  # type: ignore[call-arg]
+    except TypeError:
+        return ProcessGroup
+    return Backend
+
+
+_BASE: Any = _base()
+
+
+class Group(Verbs, _BASE):
     def __init__(self, options: Any) -> None:
         """options: torch's _DistributedBackendOptions. ValueError if torch numbers the ranks in another way."""
         start_engine(options.timeout, options.store, options.group_rank, options.group_size)
@@ -24,11 +40,11 @@ class Group(Verbs, ProcessGroup):
         _check_ranks(members, options.group_rank, options.group_size)
         if len(members) < core.size():
             raise NotImplementedError(f"Sirtaki has groups of all ranks only, got the ranks {members}")
-        ProcessGroup.__init__(self, options.group_rank, options.group_size)  # type: ignore[call-arg]  # not in its stub
+        _BASE.__init__(self, options.group_rank, options.group_size)
         self._name = self._description = str(options.group_id)
         self._open(members, CallNames(f"torch.{self._name}"), Completion(self._name))
 
-    # torch before 2.14 looks these up in the instance, by C++ names.
+    # C++ looks these up in the instance, by its own names.
     def getBackendName(self) -> str:  # noqa: N802
         return "sirtaki"
 

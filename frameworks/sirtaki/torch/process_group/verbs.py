@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -201,9 +200,9 @@ class Verbs:
     def barrier(self, opts: Any = None) -> Work:
         return self._start(_BARRIER, [], None, [], None, opts)
 
-    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """The error of a late rank names all late ranks, also without wait_all_ranks."""
-        self.barrier().wait(timeout)
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """timeout: a timedelta or options that have one. All late ranks are named, also without wait_all_ranks."""
+        self.barrier().wait(getattr(timeout, "timeout", timeout))
 
     def _root(self, opts: Any) -> int:
         """The global rank of the root."""
