@@ -8,10 +8,9 @@ import torch
 from torch._C._distributed_c10d import Backend, ProcessGroup
 
 from sirtaki.native import core
-from sirtaki.torch.process_group.call_names import CallNames
-from sirtaki.torch.process_group.completion import Completion
+from sirtaki.process_sets import GLOBAL_ID, add_process_set, require_id
 from sirtaki.torch.process_group.rendezvous import start_engine
-from sirtaki.torch.process_group.verbs import Verbs
+from sirtaki.torch.process_group.transfers import Transfers
 
 
 def _base() -> type:
@@ -23,7 +22,7 @@ def _base() -> type:
         pass
 
     try:
-        Probe(0, 1)  # type: ignore[call-arg]
+        Probe(0, 1)
     except TypeError:
         return ProcessGroup
     return Backend
@@ -32,17 +31,15 @@ def _base() -> type:
 _BASE: Any = _base()
 
 
-class Group(Verbs, _BASE):
+class Group(Transfers, _BASE):
     def __init__(self, options: Any) -> None:
         """options: torch's _DistributedBackendOptions. ValueError if torch numbers the ranks in another way."""
         start_engine(options.timeout, options.store, options.group_rank, options.group_size)
         members = list(options.global_ranks_in_group) or list(range(options.group_size))
         _check_ranks(members, options.group_rank, options.group_size)
-        if len(members) < core.size():
-            raise NotImplementedError(f"Sirtaki has groups of all ranks only, got the ranks {members}")
         _BASE.__init__(self, options.group_rank, options.group_size)
         self._name = self._description = str(options.group_id)
-        self._open(members, CallNames(f"torch.{self._name}"), Completion(self._name))
+        self._open(self._name, members, _process_set(options.global_ranks_in_group))
 
     # C++ looks these up in the instance, by its own names.
     def getBackendName(self) -> str:  # noqa: N802
@@ -74,6 +71,11 @@ class Group(Verbs, _BASE):
     def _device_types(self) -> list[torch.device]:
         return [torch.device("cpu"), *([torch.device("cuda")] if torch.cuda.is_available() else [])]
 
+    def _get_backend(self, device: Any) -> Any:
+        return self
+
+    supports_coalescing = supports_splitting = supports_time_estimate = False
+
     def _set_sequence_number_for_group(self) -> None:
         pass  # the calls are counted from 0 on every rank
 
@@ -85,6 +87,17 @@ class Group(Verbs, _BASE):
         self._close()
 
     abort = shutdown
+
+
+def _process_set(members: list[int]) -> int:
+    """The engine's number for these ranks; the default group, which lists none, has all. Each other group has one of
+    its own, which lives until the job ends: a send of one group never meets a recv of another.
+    """
+    if not members:
+        return GLOBAL_ID
+    if "send" not in core.VERBS:
+        raise NotImplementedError("this build of Sirtaki's core has no groups that their members alone make")
+    return require_id(add_process_set(members, members_only=True))  # type: ignore[call-arg]
 
 
 def _check_ranks(members: list[int], rank: int, size: int) -> None:

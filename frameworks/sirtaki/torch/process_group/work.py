@@ -27,11 +27,12 @@ class Work(TorchWork):
         device: int,
         results: Sequence[torch.Tensor],
         last_step: Callable[[Any], None] | None,
-        completion: Completion,
+        completion: Completion | None,
         on_failure: Callable[[], None],
     ) -> None:
         """device: a GPU's number or -1. last_step: what is to do with the core's result, once, before it is used.
-        on_failure: called once if the call failed on all ranks.
+        completion: of calls that complete in one order; None for a call with an order of its own. on_failure: called
+        once if the call failed on all ranks.
         """
         TorchWork.__init__(self)
         self._work = work
@@ -108,5 +109,8 @@ class Work(TorchWork):
         """A torch future of result(). Returns at once: the group's completion thread waits."""
         if self._future is None:
             device = None if self._device < 0 else torch.device("cuda", self._device)
-            self._future = self._completion.future_of(self, device)
+            completion = self._completion or Completion("transfer")
+            self._future = completion.future_of(self, device)
+            if self._completion is None:
+                completion.stop()
         return self._future

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import operator
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,38 +13,51 @@ from sirtaki.torch.ops.streams import current_stream
 from sirtaki.torch.ops.tensors import HOST, Descriptor, check_reducible, describe
 from sirtaki.torch.process_group.call_names import CallNames
 from sirtaki.torch.process_group.completion import Completion
+from sirtaki.torch.process_group.memory import (
+    LastStep,
+    Tensors,
+    apart,
+    as_list,
+    check_sizes,
+    copy_rows,
+    dense_memory,
+    no_rows,
+)
 from sirtaki.torch.process_group.operations import bitwise, reduction
 from sirtaki.torch.process_group.work import Work
 
-Tensors = list[torch.Tensor]
-LastStep = Callable[[Any], None] | None
 _ALLREDUCE, _ALLGATHER, _REDUCESCATTER, _BROADCAST, _ALLTOALL, _BARRIER = (
     core.VERBS[verb] for verb in ("allreduce", "allgather", "reducescatter", "broadcast", "alltoall", "barrier")
 )
 
 
-class Verbs:
+class Collectives:
     """torch's names and arguments. `opts` may be torch's options, or the one option that a short form takes."""
 
-    def _open(self, members: list[int], names: CallNames, completion: Completion) -> None:
+    def _open(self, name: str, members: list[int], process_set: int) -> None:
+        """members: global ranks, in the order of their ranks in the group."""
         self._members = members
         self._size = len(members)
         self._rank = members.index(core.rank())
-        self._refusal = ""
-        self._names = names
-        self._completion = completion
-        self._process_set = 0
+        self._process_set = process_set
+        self._names = CallNames(f"torch.{name}")
+        self._completion = Completion(name)
+        self._is_open = True
 
     def _close(self) -> None:
         self._completion.stop()
-        self._refusal = "destroy_process_group() has destroyed this group; it takes no more calls"
+        self._is_open = False
+
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise ValueError("destroy_process_group() has destroyed this group; it takes no more calls")
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
-        tensors = _as_list(tensors)
+        tensors = as_list(tensors)
         op, factor = reduction(opts)
         if op < 0:
             return self._allreduce_by_gathering(tensors, bitwise(opts), opts)
-        dense, step = _dense(tensors)
+        dense, step = dense_memory(tensors)
         described = list(map(describe, dense, dense))
         for tensor in dense:
             check_reducible(tensor, op)
@@ -65,14 +76,14 @@ class Verbs:
         return self._gather(values, tensors, tensors, combine, opts)
 
     def broadcast(self, tensors: Tensors, opts: Any) -> Work:
-        tensors = _as_list(tensors)
-        dense, step = _dense(tensors)
+        tensors = as_list(tensors)
+        dense, step = dense_memory(tensors)
         described = list(map(describe, dense, dense))
         return self._start(_BROADCAST, described, dense, tensors, step, opts, root=self._root(opts))
 
     def reduce(self, tensors: Tensors, opts: Any) -> Work:
         """Only the root's tensors change."""
-        tensors = _as_list(tensors)
+        tensors = as_list(tensors)
         own = tensors if self._root(opts) == core.rank() else [tensor.clone() for tensor in tensors]
         return self.allreduce(own, opts)
 
@@ -83,8 +94,8 @@ class Verbs:
 
     def all_gather_single_coalesced(self, outputs: Tensors, tensors: Tensors, opts: Any = None) -> Work:
         for output, tensor in zip(outputs, tensors, strict=True):
-            _check_sizes("all_gather", "output", output, tensor, "input", self._size)
-        dense, step = _dense(outputs)
+            check_sizes("all_gather", "output", output, tensor, "input", self._size)
+        dense, step = dense_memory(outputs)
         return self._gather(dense, tensors, outputs, step, opts)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -98,7 +109,7 @@ class Verbs:
 
         def split(_: Any) -> None:
             for places, rows in zip(outputs, gathered, strict=True):
-                _copy_rows(places, rows)
+                copy_rows(places, rows)
 
         return self._gather(gathered, tensors, [place for places in outputs for place in places], split, opts)
 
@@ -115,12 +126,12 @@ class Verbs:
         op, factor = reduction(opts)
         if op < 0:
             raise NotImplementedError("reduce_scatter has no bitwise operations in Sirtaki; all_reduce has them")
-        dense, step = _dense(outputs)
+        dense, step = dense_memory(outputs)
         described, kept = [], []
         for output, tensor in zip(dense, tensors, strict=True):
-            _check_sizes("reduce_scatter", "input", tensor, output, "output", self._size)
+            check_sizes("reduce_scatter", "input", tensor, output, "output", self._size)
             check_reducible(tensor, op)
-            kept.append(_apart(tensor, output))
+            kept.append(apart(tensor, output))
             described.append(describe(kept[-1].view(self._size, output.numel()), output))
         rooms = [output.nbytes for output in dense]
         keep = (kept, dense)
@@ -141,9 +152,9 @@ class Verbs:
     ) -> Work:
         """received, sent: rows along dimension 0 from and to each rank; [] for equal parts."""
         rows = [self._splits(received, output, "output"), self._splits(sent, tensor, "input")]
-        (dense,), step = _dense([output])
-        source = _apart(tensor, dense)
-        described = [describe(source.reshape(len(source), -1) if source.numel() else _no_rows(source), dense)]
+        (dense,), step = dense_memory([output])
+        source = apart(tensor, dense)
+        described = [describe(source.reshape(len(source), -1) if source.numel() else no_rows(source), dense)]
         return self._exchange(described, rows[1], rows[0], (source, dense), [output], step, opts)
 
     alltoall_base = all_to_all_single
@@ -177,7 +188,7 @@ class Verbs:
         rows = tensor.new_empty((self._size if is_root else 0, tensor.numel()))
         sent = [int(rank == root) for rank in range(self._size)]
         received = [int(is_root)] * self._size
-        split = (lambda _: _copy_rows(outputs[0], rows)) if is_root else None
+        split = (lambda _: copy_rows(outputs[0], rows)) if is_root else None
         results = outputs[0] if is_root else []
         return self._exchange([describe(source, rows)], sent, received, (source, rows), results, split, opts)
 
@@ -192,7 +203,7 @@ class Verbs:
             source = torch.stack([tensor.reshape(-1) for tensor in tensors[0]])
         else:
             source = output.new_empty((0, output.numel()))
-        (dense,), step = _dense([output])
+        (dense,), step = dense_memory([output])
         sent = [int(root == self._rank)] * self._size
         received = [int(rank == root) for rank in range(self._size)]
         return self._exchange([describe(source, dense)], sent, received, (source, dense), [output], step, opts)
@@ -236,7 +247,7 @@ class Verbs:
 
     def _gather(self, outputs: Tensors, tensors: Tensors, results: Tensors, last_step: LastStep, opts: Any) -> Work:
         """Each row of a contiguous output gets the tensor of one rank."""
-        sources = [_apart(tensor, output) for tensor, output in zip(tensors, outputs, strict=True)]
+        sources = [apart(tensor, output) for tensor, output in zip(tensors, outputs, strict=True)]
         rows = zip(sources, outputs, strict=True)
         described = [describe(source.view(1, -1), output) for source, output in rows]
         rooms = [output.nbytes for output in outputs]
@@ -273,11 +284,10 @@ class Verbs:
         kind: int | None = None,
         **options: Any,
     ) -> Work:
-        if self._refusal:
-            raise ValueError(self._refusal)
         device = described[0][4] if described else HOST
         if device != HOST:
             options["stream"] = current_stream(device)
+        self._require_open()
         work = core.submit(
             verb,
             self._names.next(),
@@ -292,46 +302,3 @@ class Verbs:
             kind = hash((verb, options.get("op", 0), options.get("root", 0), *[entry[2:4] for entry in described]))
         self._names.submitted(work, kind)
         return Work(work, device, results, last_step, self._completion, self._names.restart)
-
-
-def _as_list(tensors: Any) -> Tensors:
-    return [tensors] if isinstance(tensors, torch.Tensor) else tensors
-
-
-def _dense(tensors: Tensors) -> tuple[Tensors, LastStep]:
-    """(contiguous memory for the results; what copies them into tensors that are not contiguous, None if all are)."""
-    dense = [tensor.contiguous() for tensor in tensors]
-    if all(map(operator.is_, dense, tensors)):
-        return dense, None
-
-    def copy_back(_: Any) -> None:
-        for tensor, copy in zip(tensors, dense, strict=True):
-            if tensor is not copy:
-                tensor.copy_(copy)
-
-    return dense, copy_back
-
-
-def _apart(tensor: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
-    """The tensor in contiguous memory that the output does not share."""
-    if tensor.is_contiguous() and tensor.untyped_storage().data_ptr() != output.untyped_storage().data_ptr():
-        return tensor
-    return tensor.clone(memory_format=torch.contiguous_format)
-
-
-def _check_sizes(verb: str, name: str, large: torch.Tensor, small: torch.Tensor, small_name: str, size: int) -> None:
-    if large.numel() != small.numel() * size or large.dtype != small.dtype:
-        raise ValueError(
-            f"{verb}: the {name} must have {size} times the elements of the {small_name}, and its dtype; got "
-            f"{large.numel()} of {large.dtype} and {small.numel()} of {small.dtype}"
-        )
-
-
-def _copy_rows(places: Tensors, rows: torch.Tensor) -> None:
-    for place, row in zip(places, rows.unbind(), strict=True):
-        place.copy_(row.view(place.shape))
-
-
-def _no_rows(tensor: torch.Tensor) -> torch.Tensor:
-    """An empty tensor with rows of the right width."""
-    return tensor.new_empty((0, tensor.shape[1:].numel()))
