@@ -27,8 +27,6 @@ class Transfers(Collectives):
 
     def _transfer(self, verb: str, tensors: Tensors, peer: int, tag: int) -> Work:
         self._require_open()
-        if verb not in core.VERBS:
-            raise NotImplementedError(f"this build of Sirtaki's core has no {verb}")
         (tensor,) = tensors
         if not 0 <= peer < self._size:
             raise ValueError(f"the other rank must be one of the group, 0 to {self._size - 1}, got {peer!r}")
@@ -41,7 +39,7 @@ class Transfers(Collectives):
             "",
             [describe(dense[0], dense[0] if receives else None)],
             root=self._members[peer],
-            tag=tag,  # type: ignore[call-arg]
+            tag=tag,
             process_set=self._process_set,
             site=call_site(),
             keep=dense,
