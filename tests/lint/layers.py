@@ -14,7 +14,7 @@ TOP = Path(__file__).resolve().parents[2]
 
 BELOW_PLANES = ("base", "memory", "loader", "math", "device", "mpi", "sleep", "transport", "host")
 PLANES = ("plane", "plane/shm", "plane/mpi", "plane/nccl", "plane/gpu")
-STATIONS = ("queue", "agreement", "fusion", "coordinator", "execution", "locked_plan", "watch")
+STATIONS = ("queue", "agreement", "fusion", "coordinator", "execution", "locked_plan", "watch", "send_receive")
 
 CPP = {  # rooms in collectives/, the lowest first
     "base": (),
@@ -41,6 +41,7 @@ CPP = {  # rooms in collectives/, the lowest first
     "execution": ("base", "observer", "math", "plane", "queue", "agreement", "fusion"),
     "locked_plan": ("base", "observer", "fabric", "queue", "agreement", "execution"),
     "watch": ("base", "observer", "agreement", "coordinator"),
+    "send_receive": ("base", "sleep", "transport", "host", "queue", "agreement", "execution"),
     "engine": (*BELOW_PLANES, "observer", "fabric", *STATIONS),
 }
 
