@@ -54,7 +54,7 @@ def wheel(version: str, python: str, out: Path, isolated: bool) -> Path:
         "cmake.define.CMAKE_MODULE_LINKER_FLAGS": LINK,
         "install.strip": "true",
     }
-    options = [word for name, value in settings.items() for word in ("-C", f"{name}={value}")]
+    options = [f"--config-settings={name}={value}" for name, value in settings.items()]
     options += [] if isolated else ["--no-build-isolation"]
     with tempfile.TemporaryDirectory() as folder:
         plain, tagged = Path(folder, "plain"), Path(folder, "tagged")

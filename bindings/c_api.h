@@ -7,9 +7,12 @@
 #include <stdint.h>
 
 /* Increased at each change of a struct below. A kernel library refuses a table of another version. */
-enum { kSirtakiApiVersion = 2 };
+enum { kSirtakiApiVersion = 3 };
 
-/* These numbers never change. */
+/* These numbers never change.
+ * gather: an alltoall in which each rank gives all rows to the root. scatter: an alltoall in which only the root gives
+ * rows. reduce: an allreduce whose result only the root uses.
+ */
 enum SirtakiVerb {
   kSirtakiAllreduce = 0,
   kSirtakiAllgather = 1,
@@ -18,6 +21,8 @@ enum SirtakiVerb {
   kSirtakiReducescatter = 4,
   kSirtakiBarrier = 5,
   kSirtakiJoin = 6,
+  kSirtakiSend = 9,     /* to rank `root` of the job, with a tag; done once that rank has received it */
+  kSirtakiReceive = 10, /* from rank `root`: into `out`, of the same dtype and number of elements as sent */
 };
 
 enum SirtakiReduceOp {
@@ -100,7 +105,8 @@ struct SirtakiRequest {
   int32_t op;       /* enum SirtakiReduceOp */
   double prescale;
   double postscale;
-  int32_t root;
+  int32_t root; /* broadcast, send, receive: a rank of the job */
+  int32_t tag;  /* send, receive: from 0 */
   int32_t process_set;
   const struct SirtakiTensor* tensors;
   int32_t tensor_count;

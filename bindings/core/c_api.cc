@@ -13,6 +13,7 @@ namespace py = pybind11;
 
 // The core's numbers are those of the header.
 static_assert(static_cast<int>(Verb::kJoin) == kSirtakiJoin && static_cast<int>(Verb::kAlltoall) == kSirtakiAlltoall);
+static_assert(static_cast<int>(Verb::kReceive) == kSirtakiReceive && kVerbCount == kSirtakiReceive + 1);
 static_assert(static_cast<int>(ReduceOp::kProduct) == kSirtakiProduct && kReduceOpCount == kSirtakiProduct + 1);
 static_assert(static_cast<int>(DType::kFloat64) == kSirtakiFloat64 && kDTypeCount == kSirtakiFloat64 + 1);
 
@@ -49,6 +50,7 @@ void guarded(Callback callback, void* context, const Work& work) {
 Request request_of(const SirtakiRequest& asked) {
   Request request = make_request(asked.verb, asked.name, asked.op, asked.prescale, asked.postscale, asked.site,
                                  asked.root, {asked.splits, asked.splits + asked.split_count});
+  request.tag = asked.tag;
   std::vector<TensorSpec> specs;
   for (int i = 0; i < asked.tensor_count; ++i) {
     const SirtakiTensor& tensor = asked.tensors[i];

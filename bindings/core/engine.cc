@@ -103,10 +103,11 @@ Allocate allocation_by(const py::object& function) {
 py::object submit(int verb, std::string name, const std::vector<PyTensor>& tensors, int op, double prescale,
                   double postscale, int root, std::vector<std::int64_t> splits, int process_set, std::string site,
                   bool awaited, py::object keep, std::uintptr_t stream, const py::object& allocate,
-                  const std::vector<std::int64_t>& rooms) {
+                  const std::vector<std::int64_t>& rooms, int tag) {
   auto engine = engine_for_collective();
   Request request =
       make_request(verb, std::move(name), op, prescale, postscale, std::move(site), root, std::move(splits));
+  request.tag = tag;
   std::vector<Address> addresses = take_tensors(tensors, request);
   for (std::size_t i = 0; i < rooms.size(); ++i) addresses.at(i).room = rooms[i];
   const bool on_gpu = !request.tensors.empty() && request.tensors[0].device != kHostDevice;
@@ -180,7 +181,7 @@ void bind_engine(py::module_& module) {
              py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("root") = -1,
              py::arg("splits") = std::vector<std::int64_t>(), py::arg("process_set") = 0, py::arg("site") = "",
              py::arg("awaited") = false, py::arg("keep") = py::none(), py::arg("stream") = 0,
-             py::arg("allocate") = py::none(), py::arg("rooms") = std::vector<std::int64_t>());
+             py::arg("allocate") = py::none(), py::arg("rooms") = std::vector<std::int64_t>(), py::arg("tag") = 0);
   module.attr("LARGE_BLOCK") = kLargeBlock;
   module.def("new_buffer", [](std::size_t bytes) { return HostBuffer(bytes); }, py::arg("bytes"));
   module.def("mpi_info", &mpi_info, py::arg("paths"));

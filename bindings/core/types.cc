@@ -20,6 +20,8 @@ void bind_types(py::module_& module) {
   py::dict ops;
   for (const auto& [name, number] : numbers<ReduceOp>(kReduceOpCount)) ops[name.attr("lower")()] = number;
   module.attr("OPS") = ops;
+  module.attr("FIRST_MEMBERS_ONLY_SET") = kFirstMembersOnlySet;
+  module.attr("END_OF_PROCESS_SETS") = kEndOfProcessSets;
 }
 
 }  // namespace sirtaki

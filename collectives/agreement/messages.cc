@@ -68,6 +68,7 @@ void write(Writer& writer, const std::vector<StandingWait>& waits) {
   for (const StandingWait& wait : waits) {
     writer.text(wait.title);
     writer.text(wait.site);
+    writer.integer(wait.peer);
   }
 }
 
@@ -76,6 +77,7 @@ std::vector<StandingWait> read_standing(Reader& reader) {
   for (StandingWait& wait : waits) {
     wait.title = reader.text();
     wait.site = reader.text();
+    wait.peer = static_cast<int>(reader.integer());
   }
   return waits;
 }
@@ -199,6 +201,7 @@ Bytes encode(const Verdict& verdict) {
   writer.text(verdict.job_status);
   writer.integers(verdict.forgotten);
   writer.integers(verdict.asked);
+  writer.integers(verdict.gone);
   writer.number(verdict.refusals.size());
   for (const Refusal& refusal : verdict.refusals) {
     writer.text(refusal.name);
@@ -229,6 +232,7 @@ Verdict decode_verdict(std::span<const std::byte> bytes) {
   verdict.job_status = reader.text();
   verdict.forgotten = reader.integers();
   verdict.asked = reader.integers();
+  verdict.gone = reader.integers();
   verdict.refusals.resize(reader.length());
   for (Refusal& refusal : verdict.refusals) {
     refusal.name = reader.text();

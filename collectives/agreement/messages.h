@@ -28,10 +28,12 @@ struct Vote {
   std::uint64_t epoch = 0;
 };
 
-// A request that makes no progress: a rank holds it for a locked plan, or its batch is running.
+// A request that makes no progress: a rank holds it for a locked plan, its batch is running, or it is a send or a
+// receive.
 struct StandingWait {
   std::string title;
   std::string site;
+  int peer = -1;  // the only rank that it waits for; -1: all ranks that do not list it
   bool operator==(const StandingWait&) const = default;
 };
 
@@ -97,6 +99,7 @@ struct Verdict {
   std::vector<std::vector<CacheSlot>> plan;
   std::vector<CacheSlot> forgotten;  // slots that are invalid from now on
   std::vector<std::int64_t> asked;   // ranks that must send their status
+  std::vector<std::int64_t> gone;    // ranks that have left, while others wait to receive from them or to send to them
   int last_joined = -1;              // all ranks have joined; this rank was the last one
   bool all_left = false;
   bool alive = false;                   // a heartbeat; its number also reveals that an earlier verdict was lost
@@ -104,8 +107,8 @@ struct Verdict {
   std::optional<FailureCause> failure;  // why the job ends
 
   bool has_content() const {
-    return !batches.empty() || !refusals.empty() || !asked.empty() || last_joined >= 0 || all_left || alive ||
-           !job_status.empty() || failure.has_value();
+    return !batches.empty() || !refusals.empty() || !asked.empty() || !gone.empty() || last_joined >= 0 || all_left ||
+           alive || !job_status.empty() || failure.has_value();
   }
 };
 

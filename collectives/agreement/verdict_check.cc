@@ -14,6 +14,7 @@ namespace {
 }
 
 void check(const Request& request, int size) {
+  if (is_point_to_point(request.verb)) refuse("it lists a send or a receive");
   try {
     check_request(request, size);
   } catch (const Error& error) {
@@ -58,6 +59,10 @@ void check_vote(const Vote& vote, int size) {
   if (vote.slot == kNoCacheSlot) check(vote.request, size);
 }
 
+void check_standing(const StandingWait& wait, int size) {
+  if (wait.peer < -1 || wait.peer >= size) refuse("a wait for rank " + std::to_string(wait.peer));
+}
+
 void check_verdict(const Verdict& verdict, int size) {
   for (const ItemList& batch : verdict.batches) {
     if (batch.empty()) refuse("an empty batch");
@@ -69,6 +74,9 @@ void check_verdict(const Verdict& verdict, int size) {
   }
   for (const std::vector<CacheSlot>& batch : verdict.plan) {
     if (batch.empty()) refuse("an empty batch in a plan");
+  }
+  for (const std::int64_t rank : verdict.gone) {
+    if (rank < 0 || rank >= size) refuse("rank " + std::to_string(rank));
   }
   if (verdict.last_joined < -1 || verdict.last_joined >= size) refuse("rank " + std::to_string(verdict.last_joined));
 }

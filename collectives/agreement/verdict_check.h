@@ -8,6 +8,7 @@ namespace sirtaki {
 
 // For a group of `size` ranks. Throw Error(kAborted).
 void check_vote(const Vote& vote, int size);
+void check_standing(const StandingWait& wait, int size);
 void check_verdict(const Verdict& verdict, int size);
 
 }  // namespace sirtaki

@@ -38,6 +38,8 @@ class Reader {
   std::size_t length();
   // A number below `end`, for enumerations.
   std::uint8_t below(int end);
+  // All bytes that are left.
+  std::span<const std::byte> rest() { return take(rest_.size()); }
   void finish() const;  // throws if bytes are left
 
  private:

@@ -30,8 +30,8 @@ constexpr std::array<DTypeFacts, kDTypeCount> kDTypes = {{
 }};
 
 constexpr std::array<std::string_view, kVerbCount> kVerbs = {
-    "allreduce", "allgather", "broadcast",       "alltoall",           "reducescatter",
-    "barrier",   "join",      "add_process_set", "remove_process_set",
+    "allreduce", "allgather",       "broadcast",          "alltoall", "reducescatter", "barrier",
+    "join",      "add_process_set", "remove_process_set", "send",     "receive",
 };
 
 constexpr std::array<std::string_view, kReduceOpCount> kOps = {"Average", "Sum", "Adasum", "Min", "Max", "Product"};

@@ -41,10 +41,14 @@ enum class Verb : std::uint8_t {
   kJoin,
   kAddProcessSet,
   kRemoveProcessSet,
+  kSend,
+  kReceive,
 };
-inline constexpr int kVerbCount = 9;
+inline constexpr int kVerbCount = 11;
 // Do data planes run this verb?
 inline bool moves_data(Verb verb) { return verb <= Verb::kReducescatter; }
+// Do only two ranks take part in it, so that no vote is needed?
+inline bool is_point_to_point(Verb verb) { return verb >= Verb::kSend; }
 // Has a result another shape than the input? Of allgather and alltoall, only the ranks together know it.
 inline bool changes_shape(Verb verb) {
   return verb == Verb::kAllgather || verb == Verb::kAlltoall || verb == Verb::kReducescatter;
@@ -105,7 +109,8 @@ struct Request {
   ReduceOp op = ReduceOp::kSum;
   double prescale = 1.0;
   double postscale = 1.0;
-  int root = -1;  // rank within the group, broadcast only
+  int root = -1;  // broadcast: rank within the group; send, receive: the other end's rank in the job
+  int tag = 0;    // send, receive; never sent in a vote
   TensorSpecs tensors;
   std::vector<std::int64_t> splits;  // alltoall: rows for each rank; process sets: their global ranks
   std::string site;                  // "train.py:41": the call site in the user's program

@@ -67,11 +67,24 @@ void Coordinator::note_standing(int from, const std::vector<StandingWait>& waits
   standing_count_ -= before.size();
   std::map<std::string, Standing> after;
   for (const StandingWait& wait : waits) {
+    check_standing(wait, static_cast<int>(size()));
     const auto known = before.find(wait.title);
-    after[wait.title] = {known == before.end() ? now : known->second.since, wait.site};
+    after[wait.title] = {known == before.end() ? now : known->second.since, wait.site, wait.peer};
   }
   before = std::move(after);
   standing_count_ += before.size();
+  note_gone();
+}
+
+// A rank that has left neither sends nor receives any more, so waits for it must end.
+void Coordinator::note_gone() {
+  if (left_count_ == 0 || standing_count_ == 0) return;
+  for (const auto& waits : standing_) {
+    for (const auto& [title, standing] : waits) {
+      if (standing.peer < 0 || !left_[static_cast<std::size_t>(standing.peer)]) continue;
+      if (std::ranges::find(gone_, standing.peer) == gone_.end()) gone_.push_back(standing.peer);
+    }
+  }
 }
 
 void Coordinator::count(int from, const Vote& vote, Clock::time_point now) {
@@ -113,6 +126,7 @@ void Coordinator::leave(int from) {
   left_[rank] = true;
   ++left_count_;
   if (joined_count_ > 0) refuse_joins();
+  note_gone();
   for (auto entry = pending_.begin(); entry != pending_.end();) decide_entry(entry++);
 }
 
@@ -205,6 +219,7 @@ Verdict Coordinator::decide(bool planes_busy, std::int64_t fusion_threshold, boo
   verdict.number = verdicts_ + 1;
   verdict.refusals = std::exchange(refusals_, {});
   verdict.asked = std::exchange(asked_, {});
+  verdict.gone = std::exchange(gone_, {});
   verdict.alive = std::exchange(heartbeat_due_, false);
   verdict.job_status = std::exchange(job_status_, "");
   verdict.failure = failure_;
@@ -350,6 +365,11 @@ void Coordinator::add_standing(std::vector<Waiting>& result) const {
   std::map<std::string, Waiting> by_title;
   for (std::size_t rank = 0; rank < size(); ++rank) {
     for (const auto& [name, standing] : standing_[rank]) {
+      if (standing.peer >= 0) {
+        result.push_back(
+            {name, Verb::kReceive, standing.since, {static_cast<int>(rank)}, {standing.peer}, {standing.site}});
+        continue;
+      }
       const auto [position, is_new] = by_title.try_emplace(name);
       Waiting& waiting = position->second;
       if (is_new) waiting = {name, Verb::kAllreduce, standing.since, {}, {}, {}};

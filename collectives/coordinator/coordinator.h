@@ -94,6 +94,7 @@ class Coordinator {
   void leave(int from);
   void refuse_joins();
   void note_standing(int from, const std::vector<StandingWait>& waits, Clock::time_point now);
+  void note_gone();
   void decide_entry(std::map<Key, Entry>::iterator entry);
   std::string reason_to_refuse(const Key& key, const Entry& entry) const;
   void refuse(const Key& key, const std::string& message);
@@ -120,6 +121,7 @@ class Coordinator {
   struct Standing {
     Clock::time_point since;
     std::string site;
+    int peer = -1;
   };
   std::vector<std::map<std::string, Standing>> standing_;  // by rank and title: requests without progress
   std::size_t standing_count_ = 0;                         // number of entries of all ranks
@@ -127,6 +129,7 @@ class Coordinator {
   bool job_status_wanted_ = false;
   std::string job_status_;
   std::vector<std::int64_t> asked_;
+  std::vector<std::int64_t> gone_;  // ranks that have left and that others wait for
   std::optional<FailureCause> failure_;
   bool heartbeat_due_ = false;
   std::uint64_t verdicts_ = 0;

@@ -95,7 +95,10 @@ Engine::Engine(EngineOptions options, std::unique_ptr<Fabric> world)
     }
   }
   control_ = world->transport().name();
+  auto wire = make_wire(world->transport());
   make_group(0, all, std::move(world));
+  groups_.add_mailbox(
+      std::make_unique<Mailbox>(topology_.rank, topology_.size, std::move(wire), static_cast<GroupOwner&>(*this)));
   const SignalsBlocked blocked;
   thread_ = std::thread([this] { run(); });
 }
@@ -208,7 +211,9 @@ void Engine::take_in() {
   const bool leaves = leave_asked_.load(std::memory_order_acquire);
   if (queue_.changed()) queue_.take();
   while (SubmitQueue::Entry* const entry = queue_.next()) {
-    if (Group* const group = groups_.find(entry->process_set)) {
+    Group* const group = groups_.find(entry->process_set);
+    if (group != nullptr && run_here(*entry)) continue;
+    if (group != nullptr) {
       group->plan().submit(std::move(entry->submission));
       continue;
     }
@@ -226,6 +231,19 @@ Activity Engine::activity() const {
   return result;
 }
 
+void Engine::look(Clock::time_point now) {
+  groups_.look(now);
+  if (bells_ == nullptr || !groups_.mailbox().waits()) return;
+  const int dead = bells_->find_dead();
+  if (dead < 0 || !groups_.mailbox().waits_for(dead)) return;
+  throw Error(ErrorKind::kAborted, "rank " + std::to_string(dead) + " has died, while rank " +
+                                       std::to_string(topology_.rank) + " waited to receive from it or to send to it");
+}
+
+std::vector<StandingWait> Engine::list_waits_for_peers(Clock::time_point now) {
+  return groups_.mailbox().list_waits(now, ProgressWatch::kPatience);
+}
+
 void Engine::on_finished(int group, Submission& submission, Result result, const Error* error) {
   observers_.announce(&Observer::on_completed, group, submission.request, error);
   submission.work->finish(std::move(result), error);
@@ -237,6 +255,19 @@ void Engine::on_all_joined(int group) {
   queue_.with_sets([&](ProcessSets& sets) {
     if (ProcessSet* const set = sets.find(group)) set->names.restart_numbers();
   });
+}
+
+// Requests that not all ranks of a group make: true if this was one.
+bool Engine::run_here(SubmitQueue::Entry& entry) {
+  const Request& request = entry.submission.request;
+  if (is_point_to_point(request.verb)) {
+    groups_.mailbox().submit(entry.process_set, std::move(entry.submission));
+    return true;
+  }
+  if (!is_about_members_only_set(request)) return false;
+  const Agreement agreement{request, {}};
+  on_process_set(agreement, std::move(entry.submission));
+  return true;
 }
 
 // ---- failure of the job ----
@@ -368,8 +399,12 @@ void Engine::on_process_set(const Agreement& agreement, std::optional<Submission
   Result result;
   std::optional<Error> error;
   try {
-    if (agreement.request.verb == Verb::kAddProcessSet) {
-      result.value = add_process_set({agreement.request.splits.begin(), agreement.request.splits.end()});
+    const std::vector<int> ranks(agreement.request.splits.begin(), agreement.request.splits.end());
+    if (agreement.request.verb == Verb::kAddProcessSet && is_about_members_only_set(agreement.request)) {
+      result.value = agreement.request.root;
+      make_group(agreement.request.root, ranks, groups_.world().fabric().split(ranks, Callers::kMembers));
+    } else if (agreement.request.verb == Verb::kAddProcessSet) {
+      result.value = add_process_set(ranks);
     } else {
       remove_process_set(static_cast<int>(agreement.request.splits[0]));
     }

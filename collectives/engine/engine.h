@@ -108,7 +108,7 @@ class Engine final : private GroupOwner {
   void take_in();
   bool progress(bool awaited) { return groups_.progress(awaited); }
   Activity activity() const;
-  void look(Clock::time_point now) { groups_.look(now); }
+  void look(Clock::time_point now);
   void note_idle() { observers_.announce(&Observer::on_idle); }
   void record(const std::exception& error);
 
@@ -129,6 +129,7 @@ class Engine final : private GroupOwner {
   void make_group(int id, std::vector<int> ranks, std::unique_ptr<Fabric> fabric);
   PlanChannel make_plan_channel(Fabric& fabric, const std::vector<int>& hosts);
   int add_process_set(const std::vector<int>& ranks);
+  bool run_here(SubmitQueue::Entry& entry);
   void remove_process_set(int id);
 
   void on_finished(int group, Submission& submission, Result result, const Error* error) override;
@@ -136,6 +137,8 @@ class Engine final : private GroupOwner {
   void on_process_set(const Agreement& agreement, std::optional<Submission> submission) override;
   void on_asked(int group) override { inquiry_.collect(group); }
   void on_job_status(const std::string& job_status) override { inquiry_.set_job_status(job_status); }
+  std::vector<StandingWait> list_waits_for_peers(Clock::time_point now) override;
+  void on_gone(int rank) override { groups_.mailbox().on_left(rank); }
   void log(const std::string& line) override { options_.log(line); }
 
   EngineOptions options_;

@@ -66,14 +66,17 @@ class EngineLock {
   void poll(Work& wanted);
 
  private:
-  // Counts a wait of a program's thread.
+  // Counts a wait of a program's thread for other ranks' votes.
   class Wait {
    public:
-    explicit Wait(EngineLock& lock) : lock_(lock) { lock_.waits_begun_.fetch_add(1, std::memory_order_acq_rel); }
-    ~Wait() { lock_.waits_ended_.fetch_add(1, std::memory_order_acq_rel); }
+    Wait(EngineLock& lock, const Work& awaited) : lock_(lock), counts_(awaited.needs_no_vote() ? 0 : 1) {
+      lock_.waits_begun_.fetch_add(counts_, std::memory_order_acq_rel);
+    }
+    ~Wait() { lock_.waits_ended_.fetch_add(counts_, std::memory_order_acq_rel); }
 
    private:
     EngineLock& lock_;
+    std::uint64_t counts_;
   };
 
   // Is this thread inside a callback of the engine?
@@ -162,7 +165,7 @@ void EngineLock<Worker>::sleep_until(Over over) {
 
 template <class Worker>
 bool EngineLock<Worker>::wait(Work& awaited, bool may_help) {
-  const Wait counted(*this);
+  const Wait counted(*this, awaited);
   if (is_held_by_this_thread()) {
     throw Error(ErrorKind::kPrecondition,
                 "a collective was waited for in a callback of the engine, which could then never complete it");

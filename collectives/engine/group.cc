@@ -174,6 +174,7 @@ bool Group::act_on(Verdict verdict) {
   for (const std::int64_t rank : verdict.asked) {
     if (rank == transport().rank()) owner_.on_asked(options_.id);
   }
+  for (const std::int64_t rank : verdict.gone) owner_.on_gone(global(static_cast<int>(rank)));
   if (!verdict.job_status.empty()) owner_.on_job_status(verdict.job_status);
   if (verdict.last_joined >= 0) finish_joins(options_.ranks[static_cast<std::size_t>(verdict.last_joined)]);
   if (verdict.all_left) leaving_ = Leaving::kAllLeft;
@@ -266,13 +267,18 @@ void Group::finish_joins(int last) {
 void Group::look(Clock::time_point now) {
   report_standing(now);
   if (coordinator_) return;
-  const bool waits = !in_flight_.empty() || executor_.busy() || plan_.busy() || (leaving() && !all_left());
+  const bool waits = !in_flight_.empty() || executor_.busy() || plan_.busy() || (leaving() && !all_left()) ||
+                     progress_watch_.has_reported();
   if (progress_watch_.must_ask_coordinator(waits, now)) announcement_.wants_heartbeat = true;
 }
 
 // The coordinator sees only votes. So inform it of requests that make no progress in a plan or on the planes.
 void Group::report_standing(Clock::time_point now) {
   std::vector<StandingWait> waits = plan_.list_held(now, ProgressWatch::kPatience);
+  if (options_.id == 0) {
+    const std::vector<StandingWait> peers = owner_.list_waits_for_peers(now);
+    waits.insert(waits.end(), peers.begin(), peers.end());
+  }
   if (progress_watch_.data_stands_still(now)) {
     for (const auto& running : {executor_.running(), plan_.list_running()}) {
       waits.insert(waits.end(), running.begin(), running.end());

@@ -31,6 +31,10 @@ class GroupOwner : public SubmissionOwner {
   // The coordinator wants this rank's status.
   virtual void on_asked(int group) = 0;
   virtual void on_job_status(const std::string& job_status) = 0;
+  // Sends and receives of this rank that make no progress.
+  virtual std::vector<StandingWait> list_waits_for_peers(Clock::time_point now) = 0;
+  // That rank of the job has left, while others wait to receive from it or to send to it.
+  virtual void on_gone(int rank) = 0;
   virtual void log(const std::string& line) = 0;
 
  protected:

@@ -34,6 +34,7 @@ bool Groups::progress(bool awaited) {
   }
   for (auto& group : closing_) moved |= group->progress(awaited);
   std::erase_if(closing_, has_ended);
+  if (mailbox_ != nullptr) moved |= mailbox_->progress();
   return moved;
 }
 
@@ -49,6 +50,11 @@ Activity Groups::activity() const {
   for (const auto& [id, group] : groups_) add(*group);
   for (const auto& group : closing_) add(*group);
   result.active |= !closing_.empty();
+  if (mailbox_ != nullptr && mailbox_->active()) {
+    result.active = true;
+    result.moving_data |= mailbox_->moving_data();
+    result.peers_wake &= mailbox_->wakes();
+  }
   if (!result.peers_wake || watching) result.longest_sleep = kIdleLook;
   return result;
 }
@@ -71,6 +77,7 @@ bool Groups::ended() const {
 void Groups::fail_all(const Error& error) {
   for (auto& [id, group] : groups_) group->fail_all(error);
   for (auto& group : closing_) group->fail_all(error);
+  if (mailbox_ != nullptr) mailbox_->fail_all(error);
 }
 
 void Groups::set_fusion_threshold(std::int64_t bytes) {
@@ -85,6 +92,7 @@ std::string Groups::describe_pending(Clock::time_point now) const {
     missing += group->list_missing(now);
   }
   for (const auto& group : closing_) group->list_pending(pending);
+  if (mailbox_ != nullptr) mailbox_->list_pending(pending);
   const std::string count = pending.empty() ? "none pending" : std::to_string(pending.size()) + " pending";
   return count + list_pending(std::move(pending), now) + missing;
 }

@@ -1,5 +1,5 @@
-// The groups of this rank, with those of removed process sets until they have ended. For the thread that does the
-// engine's work.
+// The groups of this rank, with those of removed process sets until they have ended, and its mailbox. For the thread
+// that does the engine's work.
 #pragma once
 
 #include <map>
@@ -9,6 +9,7 @@
 
 #include "engine/activity.h"
 #include "engine/group.h"
+#include "send_receive/mailbox.h"
 
 namespace sirtaki {
 
@@ -21,7 +22,13 @@ class Groups {
   Group& world() { return *groups_.at(0); }
   // The process set was removed. Requests that were agreed on still run.
   void close(int id);
-  void clear() { groups_.clear(); }
+  void clear() {
+    mailbox_.reset();
+    groups_.clear();
+  }
+  // Call it once, after the group of all ranks was added: its transport carries the mailbox's frames.
+  void add_mailbox(std::unique_ptr<Mailbox> mailbox) { mailbox_ = std::move(mailbox); }
+  Mailbox& mailbox() { return *mailbox_; }
 
   // True if anything moved. `awaited`: see Group::progress().
   bool progress(bool awaited);
@@ -40,6 +47,7 @@ class Groups {
  private:
   std::map<int, std::unique_ptr<Group>> groups_;
   std::vector<std::unique_ptr<Group>> closing_;
+  std::unique_ptr<Mailbox> mailbox_;
 };
 
 }  // namespace sirtaki

@@ -21,8 +21,8 @@ void Fabric::share_memory(std::shared_ptr<HostBells> bells, std::vector<int> job
   job_ranks_ = std::move(job_ranks);
 }
 
-std::unique_ptr<Fabric> Fabric::split(const std::vector<int>& ranks) {
-  auto part = split_network(ranks);
+std::unique_ptr<Fabric> Fabric::split(const std::vector<int>& ranks, Callers callers) {
+  auto part = split_network(ranks, callers);
   if (part == nullptr || bells_ == nullptr || ranks.size() == 1) return part;
   std::vector<int> job_ranks;
   for (const int rank : ranks) job_ranks.push_back(job_ranks_[static_cast<std::size_t>(rank)]);

@@ -13,6 +13,9 @@
 
 namespace sirtaki {
 
+// Which ranks call split().
+enum class Callers { kAllRanks, kMembers };
+
 class Fabric {
  public:
   virtual ~Fabric() = default;
@@ -28,8 +31,9 @@ class Fabric {
   // equal where ranks share a host. Collective; blocks.
   virtual DataPlanes make_planes(const std::vector<int>& hosts) = 0;
 
-  // A fabric for some of the ranks, in the order given; null on the other ranks. Collective over all ranks; blocks.
-  std::unique_ptr<Fabric> split(const std::vector<int>& ranks);
+  // A fabric for some of the ranks, in the order given; null on the other ranks. Collective over all ranks, or over the
+  // listed ones alone; blocks.
+  std::unique_ptr<Fabric> split(const std::vector<int>& ranks, Callers callers = Callers::kAllRanks);
 
   // Ends the processes of all ranks of the job, if the network can do that. May not return.
   void abort_job(int exit_code) { transport_->abort_job(exit_code); }
@@ -39,7 +43,7 @@ class Fabric {
 
  private:
   // split(), without shared memory for control messages.
-  virtual std::unique_ptr<Fabric> split_network(const std::vector<int>& ranks) = 0;
+  virtual std::unique_ptr<Fabric> split_network(const std::vector<int>& ranks, Callers callers) = 0;
   void share_memory(std::shared_ptr<HostBells> bells, std::vector<int> job_ranks);
 
   std::unique_ptr<Transport> transport_;

@@ -15,8 +15,8 @@ class LoopbackFabric final : public Fabric {
   DataPlanes make_planes(const std::vector<int>& hosts) override { return make_planes_(transport(), hosts); }
 
  private:
-  std::unique_ptr<Fabric> split_network(const std::vector<int>& ranks) override {
-    auto part = transport().split(ranks);
+  std::unique_ptr<Fabric> split_network(const std::vector<int>& ranks, Callers callers) override {
+    auto part = callers == Callers::kMembers ? transport().split_members(ranks) : transport().split(ranks);
     return part == nullptr ? nullptr : make_loopback_fabric(std::move(part), make_planes_);
   }
 

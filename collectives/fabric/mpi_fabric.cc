@@ -33,8 +33,8 @@ class MpiFabric final : public Fabric {
   MpiFabric(std::unique_ptr<Transport> transport, MpiTransport& mpi, SharedOptions options)
       : Fabric(std::move(transport)), mpi_(mpi), options_(std::move(options)) {}
 
-  std::unique_ptr<Fabric> split_network(const std::vector<int>& ranks) override {
-    auto part = mpi_.split_mpi(ranks);
+  std::unique_ptr<Fabric> split_network(const std::vector<int>& ranks, Callers callers) override {
+    auto part = callers == Callers::kMembers ? mpi_.split_members_mpi(ranks) : mpi_.split_mpi(ranks);
     return part == nullptr ? nullptr : make(std::move(part), options_);
   }
 

@@ -8,24 +8,24 @@
 
 namespace sirtaki {
 
-ByteRing::ByteRing(std::byte* memory)
-    : ends_(std::launder(reinterpret_cast<End*>(memory))), bytes_(memory + 2 * sizeof(End)) {
+ByteRing::ByteRing(std::byte* memory, std::size_t capacity)
+    : ends_(std::launder(reinterpret_cast<End*>(memory))), bytes_(memory + 2 * sizeof(End)), capacity_(capacity) {
   static_assert(2 * sizeof(End) + kCapacity == kMemory);
 }
 
 // The number of bytes in the ring. It follows from the other side's position, which that process may have damaged.
-std::size_t ByteRing::checked(std::uint64_t bytes) {
-  if (bytes <= kCapacity) return static_cast<std::size_t>(bytes);
-  throw Error(ErrorKind::kAborted, "a ring of " + std::to_string(kCapacity) + " bytes seems to hold " +
+std::size_t ByteRing::checked(std::uint64_t bytes) const {
+  if (bytes <= capacity_) return static_cast<std::size_t>(bytes);
+  throw Error(ErrorKind::kAborted, "a ring of " + std::to_string(capacity_) + " bytes seems to hold " +
                                        std::to_string(bytes) + ": shared memory is damaged");
 }
 
 std::size_t ByteRing::push(std::span<const std::byte> bytes) {
   const std::uint64_t position = written().load(std::memory_order_relaxed);
-  const std::size_t space = kCapacity - checked(position - read().load(std::memory_order_acquire));
+  const std::size_t space = capacity_ - checked(position - read().load(std::memory_order_acquire));
   const std::size_t count = std::min(space, bytes.size());
-  const std::size_t start = position % kCapacity;
-  const std::size_t straight = std::min(count, kCapacity - start);
+  const std::size_t start = position & (capacity_ - 1);
+  const std::size_t straight = std::min(count, capacity_ - start);
   if (straight > 0) std::memcpy(bytes_ + start, bytes.data(), straight);
   if (count > straight) std::memcpy(bytes_, bytes.data() + straight, count - straight);
   written().store(position + count, std::memory_order_release);
@@ -37,8 +37,8 @@ std::size_t ByteRing::pop(std::span<std::byte> bytes) {
   const std::size_t available = checked(written().load(std::memory_order_acquire) - position);
   const std::size_t count = std::min(available, bytes.size());
   if (count == 0) return 0;
-  const std::size_t start = position % kCapacity;
-  const std::size_t straight = std::min(count, kCapacity - start);
+  const std::size_t start = position & (capacity_ - 1);
+  const std::size_t straight = std::min(count, capacity_ - start);
   std::memcpy(bytes.data(), bytes_ + start, straight);
   if (count > straight) std::memcpy(bytes.data() + straight, bytes_, count - straight);
   read().store(position + count, std::memory_order_release);

@@ -15,10 +15,12 @@ namespace sirtaki {
 class ByteRing {
  public:
   static constexpr std::size_t kCapacity = std::size_t{16} << 10;
-  // Bytes of memory that a ring needs: zero at first, aligned to 128 bytes.
-  static constexpr std::size_t kMemory = kCapacity + std::size_t{2} * 128;
+  static constexpr std::size_t kEnds = std::size_t{2} * 128;
+  // Bytes of memory that a ring needs, kEnds more than its capacity: zero at first, aligned to 128 bytes.
+  static constexpr std::size_t kMemory = kCapacity + kEnds;
 
-  explicit ByteRing(std::byte* memory);
+  // `capacity`: a power of two.
+  explicit ByteRing(std::byte* memory, std::size_t capacity = kCapacity);
 
   // Writes as many bytes as there is room for, and returns their number.
   std::size_t push(std::span<const std::byte> bytes);
@@ -36,12 +38,13 @@ class ByteRing {
     std::atomic<std::uint64_t> position;
     std::atomic<std::uint32_t> blocked;
   };
-  static std::size_t checked(std::uint64_t bytes);
+  std::size_t checked(std::uint64_t bytes) const;
   std::atomic<std::uint64_t>& written() const { return ends_[0].position; }
   std::atomic<std::uint64_t>& read() const { return ends_[1].position; }
 
   End* ends_;
   std::byte* bytes_;
+  std::size_t capacity_;
 };
 
 }  // namespace sirtaki

@@ -177,6 +177,9 @@ class ShmTransport final : public Transport {
   }
 
   std::unique_ptr<Transport> split(const std::vector<int>& ranks) override { return inner_->split(ranks); }
+  std::unique_ptr<Transport> split_members(const std::vector<int>& ranks) override {
+    return inner_->split_members(ranks);
+  }
 
   void abort_job(int exit_code) override { inner_->abort_job(exit_code); }
 

@@ -17,10 +17,11 @@ namespace {
 
 constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
 constexpr std::int64_t kOneShotBytes = std::int64_t{16} << 10;
-constexpr int kTags = 32768;
+constexpr int kTags = kFirstFreeTag;
 // Tags of one collective. Successive transfers between two ranks have different tags. So a transfer goes into the right
 // buffer even if the network delivers in another order.
 constexpr int kTagsOfOne = 128;
+static_assert(kTags % kTagsOfOne == 0);
 
 std::byte* offset(void* base, std::int64_t bytes) { return static_cast<std::byte*>(base) + bytes; }
 const std::byte* offset(const void* base, std::int64_t bytes) { return static_cast<const std::byte*>(base) + bytes; }

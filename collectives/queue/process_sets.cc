@@ -14,6 +14,11 @@ namespace {
 
 }  // namespace
 
+bool is_about_members_only_set(const Request& request) {
+  if (request.verb == Verb::kAddProcessSet) return request.root >= 0;
+  return request.verb == Verb::kRemoveProcessSet && request.splits[0] >= kFirstMembersOnlySet;
+}
+
 void ProcessSets::add(int id, std::vector<int> ranks) {
   ProcessSet& set = sets_[id];
   set.rank = index_of(ranks, rank_);
@@ -61,6 +66,10 @@ void ProcessSets::resolve_ranks(const ProcessSet& set, Request& request) const {
       refuse(request, "root rank " + std::to_string(request.root) + " is not among " + list_ranks(set.ranks));
     }
     request.root = root;
+  } else if (is_point_to_point(request.verb)) {
+    if (index_of(set.ranks, request.root) < 0) {
+      refuse(request, "rank " + std::to_string(request.root) + " is not among " + list_ranks(set.ranks));
+    }
   } else if (request.verb == Verb::kAddProcessSet) {
     check_new_set(request);
   } else if (request.verb == Verb::kRemoveProcessSet) {
@@ -84,6 +93,13 @@ void ProcessSets::check_new_set(Request& request) const {
     if (i > 0 && request.splits[i] == request.splits[i - 1]) refuse(request, "rank " + shown + " is given twice");
   }
   const std::vector<int> ranks(request.splits.begin(), request.splits.end());
+  if (is_about_members_only_set(request)) {
+    const bool valid = request.root >= kFirstMembersOnlySet && request.root < kEndOfProcessSets;
+    if (!valid || sets_.contains(request.root)) refuse(request, "id " + std::to_string(request.root) + " is not free");
+    if (index_of(ranks, rank_) < 0)
+      refuse(request, "rank " + std::to_string(rank_) + " is not among " + list_ranks(ranks));
+    return;
+  }
   if (const std::optional<int> id = id_of(ranks)) {
     refuse(request, list_ranks(ranks) + " already form process set " + std::to_string(*id));
   }

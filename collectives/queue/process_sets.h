@@ -1,5 +1,5 @@
 // The process sets of a job: the global ranks of each set, and the names of this rank's calls there. Every rank has the
-// same table of ids and ranks. Has no lock: its owner locks it.
+// same table of ids and ranks, except for sets that their members made alone. Has no lock: its owner locks it.
 #pragma once
 
 #include <map>
@@ -15,6 +15,13 @@ struct ProcessSet {
   int rank = -1;           // this process within the set; -1: it is not a member
   CallNames names;
 };
+
+// Sets that their members made alone have ids from here on. Their members have agreed on the id before. Each record of
+// a flight recorder has 15 bits for the id.
+inline constexpr int kFirstMembersOnlySet = 1 << 13;
+inline constexpr int kEndOfProcessSets = 1 << 15;
+// Adds or removes such a set: `root` or the only split is its id.
+bool is_about_members_only_set(const Request& request);
 
 class ProcessSets {
  public:
@@ -34,7 +41,8 @@ class ProcessSets {
   // member.
   ProcessSet& member_set(int id, const Request& request);
   // Makes requests of different ranks comparable: the root becomes a rank of the group, a new set's ranks are sorted.
-  // Throws Error(kInvalidArgument) if the root is no member, a new set has wrong ranks, or a set cannot be removed.
+  // Throws Error(kInvalidArgument) if the root or the other end is no member, a new set has wrong ranks, or a set
+  // cannot be removed.
   void resolve_ranks(const ProcessSet& set, Request& request) const;
 
  private:

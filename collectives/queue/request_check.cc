@@ -91,6 +91,15 @@ void check_splits(const Request& request, int size) {
   }
 }
 
+void check_point_to_point(const Request& request) {
+  if (request.tensors.size() != 1) refuse(request, "takes one tensor, got " + std::to_string(request.tensors.size()));
+  if (request.tensors[0].device != kHostDevice) {
+    refuse(request, "the tensor is on " + name_of_device(request.tensors[0].device) +
+                        ", but only host memory can be sent and received; copy it to the CPU first");
+  }
+  if (request.tag < 0) refuse(request, "the tag is negative");
+}
+
 struct Range {
   const std::byte* begin;
   const std::byte* end;
@@ -120,6 +129,7 @@ void check_request(const Request& request, int size) {
     throw Error(ErrorKind::kPrecondition, "reducescatter '" + request.title() + "': Adasum is not supported");
   }
   if (request.verb == Verb::kAlltoall) check_splits(request, size);
+  if (is_point_to_point(request.verb)) check_point_to_point(request);
   if (request.verb == Verb::kBroadcast && (request.root < 0 || request.root >= size)) {
     refuse(request,
            "root " + std::to_string(request.root) + " does not exist; there are " + std::to_string(size) + " ranks");
@@ -127,6 +137,10 @@ void check_request(const Request& request, int size) {
 }
 
 void check_addresses(const Request& request, const std::vector<Address>& addresses) {
+  if (is_point_to_point(request.verb)) {
+    const void* const memory = request.verb == Verb::kSend ? addresses.at(0).in : addresses.at(0).out;
+    if (memory == nullptr && element_count(request.tensors[0].shape) > 0) refuse(request, "no memory was given");
+  }
   if (!moves_data(request.verb)) return;
   const bool in_place = !changes_shape(request.verb);
   std::vector<Range> outputs;

@@ -29,10 +29,23 @@ Result copied(const Submission& submission) {
   return result;
 }
 
+// The name of a send or a receive, for people: several may have the same.
+std::string name_of_transfer(int process_set, const Request& request) {
+  std::string name = std::string(name_of(request.verb)) + (request.verb == Verb::kSend ? " to" : " from") + " rank " +
+                     std::to_string(request.root) + ", tag " + std::to_string(request.tag);
+  if (process_set != 0) name += ", process set " + std::to_string(process_set);
+  return name;
+}
+
 }  // namespace
 
 std::shared_ptr<Work> SubmitQueue::put(int process_set, Submission submission, WakeUp wake_up) {
   std::shared_ptr<Work> work = submission.work;
+  const bool point_to_point = is_point_to_point(submission.request.verb);
+  if (point_to_point) {
+    submission.request.name = name_of_transfer(process_set, submission.request);
+    work->set_needs_no_vote();
+  }
   std::unique_lock lock(mutex_);
   if (refusal_) throw Error(*refusal_);
   ProcessSet& set = sets_.member_set(process_set, submission.request);
@@ -44,7 +57,7 @@ std::shared_ptr<Work> SubmitQueue::put(int process_set, Submission submission, W
     work->finish(copied(submission));
     return work;
   }
-  std::shared_ptr<Work> after = set.names.take(submission.request, work);
+  std::shared_ptr<Work> after = point_to_point ? nullptr : set.names.take(submission.request, work);
   observers_.announce(&Observer::on_submitted, process_set, submission.request);
   const bool wakes =
       wake_up == WakeUp::kNow || (wake_up == WakeUp::kIfCoreFree && (has_core_ || submission.ready != nullptr));

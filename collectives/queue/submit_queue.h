@@ -41,8 +41,8 @@ class SubmitQueue {
   // ---- any thread ----
 
   // Throws Error at once for wrong arguments that this rank can detect alone, and after close(). The request's root is
-  // a global rank. An empty name gets a number. `splits` are the global ranks for add_process_set, the id for
-  // remove_process_set.
+  // a global rank. An empty name gets a number; a send or a receive always gets its name here. `splits` are the global
+  // ranks for add_process_set, the id for remove_process_set.
   std::shared_ptr<Work> put(int process_set, Submission submission, WakeUp wake_up = WakeUp::kNow);
   // Runs the call on the thread that does the engine's work, before it takes further submissions.
   void post(std::function<void()> call, bool wakes = true);

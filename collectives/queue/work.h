@@ -43,6 +43,10 @@ class Work {
   void note_known() { known_.store(true, std::memory_order_relaxed); }
   bool known() const { return known_.load(std::memory_order_relaxed); }
 
+  // No other rank votes for it, so a wait for it says nothing about this rank's further votes. Set before it is queued.
+  void set_needs_no_vote() { needs_no_vote_ = true; }
+  bool needs_no_vote() const { return needs_no_vote_; }
+
   // After done(): the GPU event after which the results are there and the inputs are no longer read; null on the host.
   const EventPtr& output_ready() const { return result_.output_ready; }
 
@@ -63,6 +67,7 @@ class Work {
 
   std::atomic<std::uint32_t> state_{kPending};
   std::atomic<bool> known_{false};
+  bool needs_no_vote_ = false;
   std::function<void(Work&)> callback_;
   Result result_;
   std::optional<Error> error_;

@@ -80,7 +80,7 @@ void WaitDivider::add(std::span<const Record> records) {
 void WaitDivider::forget() {
   step_is_whole_ = false;
   lanes_.clear();
-  in_flight_ = votes_ = 0;
+  in_flight_ = votes_ = transfers_ = 0;
   waiters_ = 0;
   wait_ = tail_ = {};
   open_ = {};
@@ -131,15 +131,21 @@ WaitDivider::Phase WaitDivider::phase() const {
   }
   if (suspended) return Phase::kWire;
   if (arriving) return Phase::kArrival;
-  return queued ? Phase::kQueue : Phase::kHost;
+  if (queued) return Phase::kQueue;
+  return transfers_ > 0 ? Phase::kWire : Phase::kHost;
 }
 
 void WaitDivider::apply(const Record& record) {
   const auto kind = static_cast<RecordKind>(record.kind);
+  const bool transfers = is_point_to_point(static_cast<Verb>(record.verb));
   const bool joins = record.verb == static_cast<std::uint8_t>(Verb::kJoin);  // ends with the others' joins, in no batch
   switch (kind) {
     case RecordKind::kSubmitted:
       if (joins) return;
+      if (transfers) {
+        ++transfers_;
+        return;
+      }
       ++in_flight_;
       tail_ = {};
       return;
@@ -150,7 +156,11 @@ void WaitDivider::apply(const Record& record) {
       votes_ = std::max<std::int64_t>(0, votes_ - 1);
       return;
     case RecordKind::kCompleted:
-      if (!joins) complete_request();
+      if (transfers) {
+        transfers_ = std::max<std::int64_t>(0, transfers_ - 1);
+      } else if (!joins) {
+        complete_request();
+      }
       return;
     case RecordKind::kWaitBegin:
       ++waiters_;

@@ -95,6 +95,7 @@ class WaitDivider {
   std::map<std::uint16_t, Lane> lanes_;
   std::int64_t in_flight_ = 0;
   std::int64_t votes_ = 0;
+  std::int64_t transfers_ = 0;  // sends and receives that are not complete
   int waiters_ = 0;
   bool has_waited_ = false;     // in this step
   bool waited_before_ = false;  // in the step before

@@ -32,6 +32,9 @@ struct Hub {
   std::map<std::pair<int, int>, std::shared_ptr<Hub>> split_hubs;
   std::vector<int> split_calls;
   std::map<int, int> arrived;
+  // Groups that their members make alone: by ranks, in the order of the calls. Each entry: how many have arrived.
+  std::map<std::vector<int>, std::deque<std::pair<std::shared_ptr<Hub>, std::size_t>>> by_members;
+  std::map<std::pair<std::vector<int>, int>, std::size_t> member_calls;  // by ranks and calling rank
 };
 
 void throw_if_aborted(const Hub& hub) {
@@ -114,22 +117,19 @@ class Loopback final : public Transport {
       mine = hub;
     }
     ++hub_->arrived[call];
-    hub_->job->changed.notify_all();
-    const bool all = hub_->job->changed.wait_for(
-        lock, patience(), [&] { return hub_->arrived[call] == size_ || !hub_->job->aborted.empty(); });
-    throw_if_aborted(*hub_);
-    if (!all) {
-      throw Error(ErrorKind::kAborted, "rank " + std::to_string(rank_) + " of " + std::to_string(size_) +
-                                           " has waited too long for others to make a group together");
-    }
-    for (std::size_t i = 0; i < ranks.size(); ++i) {
-      if (ranks[i] == rank_) {
-        auto part = std::make_unique<Loopback>(mine, static_cast<int>(i), static_cast<int>(ranks.size()));
-        part->set_patience(patience());
-        return part;
-      }
-    }
-    return nullptr;
+    wait_until(lock, [&] { return hub_->arrived[call] == size_; });
+    return part_of(mine, ranks);
+  }
+
+  std::unique_ptr<Transport> split_members(const std::vector<int>& ranks) override {
+    std::unique_lock lock(hub_->job->mutex);
+    const std::size_t call = hub_->member_calls[{ranks, rank_}]++;
+    auto& made = hub_->by_members[ranks];
+    if (made.size() == call) made.emplace_back(std::make_shared<Hub>(hub_->job, static_cast<int>(ranks.size())), 0);
+    auto& [hub, arrived] = made[call];
+    ++arrived;
+    wait_until(lock, [&] { return arrived == ranks.size(); });
+    return part_of(hub, ranks);
   }
 
   void abort_job(int exit_code) override {
@@ -142,6 +142,28 @@ class Loopback final : public Transport {
   }
 
  private:
+  // For a change that other ranks make. Announces this rank's own change.
+  template <class Condition>
+  void wait_until(std::unique_lock<std::mutex>& lock, Condition condition) {
+    hub_->job->changed.notify_all();
+    const bool all =
+        hub_->job->changed.wait_for(lock, patience(), [&] { return condition() || !hub_->job->aborted.empty(); });
+    throw_if_aborted(*hub_);
+    if (!all) {
+      throw Error(ErrorKind::kAborted, "rank " + std::to_string(rank_) + " of " + std::to_string(size_) +
+                                           " has waited too long for others to make a group together");
+    }
+  }
+
+  std::unique_ptr<Transport> part_of(const std::shared_ptr<Hub>& hub, const std::vector<int>& ranks) {
+    const auto found = std::ranges::find(ranks, rank_);
+    if (found == ranks.end()) return nullptr;
+    auto part =
+        std::make_unique<Loopback>(hub, static_cast<int>(found - ranks.begin()), static_cast<int>(ranks.size()));
+    part->set_patience(patience());
+    return part;
+  }
+
   std::shared_ptr<Hub> hub_;
   int rank_;
   int size_;

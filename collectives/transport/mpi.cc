@@ -217,6 +217,14 @@ std::unique_ptr<MpiTransport> MpiTransport::split_mpi(const std::vector<int>& ra
   return transport;
 }
 
+std::unique_ptr<MpiTransport> MpiTransport::split_members_mpi(const std::vector<int>& ranks) {
+  constexpr int kTag = 0;  // calls with common ranks are never under way at the same time
+  auto transport = std::make_unique<MpiTransport>(
+      MpiCommunicator(control_.library(), mpi_.create_group(control_.comm(), ranks, kTag)));
+  transport->set_patience(patience());
+  return transport;
+}
+
 void MpiTransport::abort_job(int exit_code) { mpi_.abort(exit_code); }
 
 }  // namespace sirtaki

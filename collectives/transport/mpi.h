@@ -27,6 +27,8 @@ class MpiTransport final : public Transport {
 
   std::unique_ptr<Transport> split(const std::vector<int>& ranks) override { return split_mpi(ranks); }
   std::unique_ptr<MpiTransport> split_mpi(const std::vector<int>& ranks);
+  std::unique_ptr<Transport> split_members(const std::vector<int>& ranks) override { return split_members_mpi(ranks); }
+  std::unique_ptr<MpiTransport> split_members_mpi(const std::vector<int>& ranks);
   void abort_job(int exit_code) override;
 
   const MpiCommunicator& communicator() const { return data_; }

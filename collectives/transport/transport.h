@@ -24,6 +24,8 @@ struct Message {
 // No rank sends a longer message, so a greater length means that the message is damaged.
 inline constexpr std::uint64_t kLongestMessage = std::uint64_t{1} << 30;
 
+inline constexpr int kFirstFreeTag = 32640;
+
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -39,7 +41,8 @@ class Transport {
   // True once all sent bytes have left this rank, so that the transport may be destroyed.
   virtual bool flushed() = 0;
 
-  // Data. Transfers between two ranks match by tag (0..32767), in order within one tag. An empty span moves nothing and
+  // Data. Transfers between two ranks match by tag (0..32767), in order within one tag. Planes use the tags below
+  // kFirstFreeTag. An empty span moves nothing and
   // must be empty on both sides. The spans stay valid until the Pending is ready.
   virtual PendingPtr send_data(int to, int tag, std::span<const std::byte> bytes) = 0;
   virtual PendingPtr receive_data(int from, int tag, std::span<std::byte> bytes) = 0;
@@ -48,6 +51,9 @@ class Transport {
   // group; blocks until all have called. One call can make several disjoint groups: each rank passes the ranks of its
   // own new group, or an empty list.
   virtual std::unique_ptr<Transport> split(const std::vector<int>& ranks) = 0;
+  // The same for one group, collective over its ranks alone: the others call nothing. Calls with common ranks are made
+  // in the same order on all of them. Throws Error(kPrecondition) if the transport cannot do this.
+  virtual std::unique_ptr<Transport> split_members(const std::vector<int>& ranks);
 
   // Can a rank wake another one? If so, send() wakes the receiver, and wake() is called after a change in shared
   // memory. Otherwise ranks poll for messages.

@@ -1,4 +1,4 @@
-/* An adapter in C for a framework that has compiled operations: it sums floats over all ranks.
+/* An adapter in C for a framework that has compiled operations: it sums floats over all ranks, and sends them.
  *
  *   cc -shared -fPIC -I$(python -c 'import sirtaki; print(sirtaki.get_include())') c_adapter.c -o libc_adapter.so
  *   sirtakirun -np 2 python c_adapter.py ./libc_adapter.so
@@ -27,11 +27,11 @@ static void finish(void* context, const struct SirtakiOutcome* outcome) {
   sem_post(&call->ended);
 }
 
-/* Replaces `count` floats by their sums over the ranks of the job, and waits for that. Returns 0, or an error's number
- * and its message. All ranks must call it with the same name and count.
+/* Runs one request and waits for its end. Returns 0, or an error's number and its message. `peer`, `tag`: of a send or a
+ * receive.
  */
-int sum_floats(const struct SirtakiApi* api, const char* name, float* data, int64_t count, char* message,
-               int capacity) {
+static int run(const struct SirtakiApi* api, int32_t verb, const char* name, float* data, int64_t count, int peer,
+               int tag, char* message, int capacity) {
   if (api->version != kSirtakiApiVersion) {
     snprintf(message, capacity, "built for version %d of the interface, got %u", kSirtakiApiVersion, api->version);
     return kSirtakiInvalidArgument;
@@ -45,11 +45,13 @@ int sum_floats(const struct SirtakiApi* api, const char* name, float* data, int6
                                  .out_bytes = -1};
   struct Call call = {0};
   sem_init(&call.ended, 0, 0);
-  struct SirtakiRequest request = {.verb = kSirtakiAllreduce,
+  struct SirtakiRequest request = {.verb = verb,
                                    .name = name,
                                    .op = kSirtakiSum,
                                    .prescale = 1.0,
                                    .postscale = 1.0,
+                                   .root = peer,
+                                   .tag = tag,
                                    .tensors = &tensor,
                                    .tensor_count = 1,
                                    .site = "c_adapter.c",
@@ -67,4 +69,22 @@ int sum_floats(const struct SirtakiApi* api, const char* name, float* data, int6
     abort();
   }
   return call.error;
+}
+
+/* Replaces `count` floats by their sums over the ranks of the job. All ranks must call it with the same name and count.
+ */
+int sum_floats(const struct SirtakiApi* api, const char* name, float* data, int64_t count, char* message,
+               int capacity) {
+  return run(api, kSirtakiAllreduce, name, data, count, 0, 0, message, capacity);
+}
+
+/* Sends `count` floats to rank `peer`, which receives as many with the same tag. No other rank takes part. */
+int send_floats(const struct SirtakiApi* api, float* data, int64_t count, int peer, int tag, char* message,
+                int capacity) {
+  return run(api, kSirtakiSend, "", data, count, peer, tag, message, capacity);
+}
+
+int receive_floats(const struct SirtakiApi* api, float* data, int64_t count, int peer, int tag, char* message,
+                   int capacity) {
+  return run(api, kSirtakiReceive, "", data, count, peer, tag, message, capacity);
 }

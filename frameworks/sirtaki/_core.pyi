@@ -36,9 +36,11 @@ class Work:
     def value(self) -> int:
         """join: the last rank to join. add_process_set: the new id. Otherwise 0."""
 
-VERBS: dict[str, int]  # by the collectives' names; also barrier, join, add_process_set, remove_process_set
+VERBS: dict[str, int]  # the collectives' names, barrier, join, add_process_set, remove_process_set, send, receive
 OPS: dict[str, int]  # average sum adasum min max product
 DTYPES: dict[str, int]  # bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat16 float32 float64
+FIRST_MEMBERS_ONLY_SET: int  # ids of process sets that their members made alone
+END_OF_PROCESS_SETS: int
 
 def init(
     mpi_libraries: Sequence[str], comm_handle: int, comm_ranks: Sequence[int], identity: str, launcher: int = -1
@@ -116,11 +118,14 @@ def submit(
     stream: int = 0,
     allocate: Callable[[int, tuple[int, ...], int], int] | None = None,
     rooms: Sequence[int] = (),
+    tag: int = 0,
 ) -> Work:
     """Queues one request and returns at once. Several tensors are one request (a grouped call).
 
     name "": numbered by the core, by order of calls of that verb. root: global rank. splits: alltoall, rows for each
-    rank (empty: equal parts); add_process_set, the ranks; remove_process_set, the id. site: the line of the user's
+    rank (empty: equal parts); add_process_set, the ranks (and as root the id on
+    which the members have agreed, if they alone make the set); remove_process_set, the id. tag: send and receive,
+    whose root is the other rank; without a name. site: the line of the user's
     program. awaited: the caller calls wait() next, so the engine's thread is not woken. Refused at the call, with the
     value in the message: ValueError for bad arguments (unknown process set or not a member, a name already in use, bad
     splits, root, scale, dtype for the op), InternalError before init and after shutdown.

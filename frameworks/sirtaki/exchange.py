@@ -19,6 +19,13 @@ def _address(block: bytearray) -> tuple[int, Any]:
     return ctypes.addressof(view), (block, view)
 
 
+def start_transfer(verb: str, block: bytearray, peer: int, tag: int) -> Any:
+    """Begins to send the block to rank peer, or to receive into it: verb "send" or "receive". Returns the work."""
+    address, keep = _address(block)
+    tensor = (address, address, core.DTYPES["uint8"], (len(block),), _HOST)
+    return core.submit(core.VERBS[verb], "", [tensor], root=peer, tag=tag, site=call_site(), keep=keep)
+
+
 def allgather_bytes(payload: bytes, name: str, process_set: int = 0) -> list[bytes]:
     """The payload of every rank of the set, in the order of ranks within the set. Lengths may differ. Blocks."""
     block = framed(payload)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import threading
 import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from sirtaki.exceptions import SirtakiInternalError
-from sirtaki.exchange import allgather_bytes
+from sirtaki.exchange import allgather_bytes, start_transfer
 from sirtaki.native import core
 
 GLOBAL_ID = 0
+MEMBERS_TAG = 2**31 - 1  # of the messages by which members agree; the public functions refuse this tag
 _dynamic = False  # whether init allowed process sets to change
+_last_of_members = 0  # the last id of a set that this rank made with its members alone
+_changing = threading.Lock()  # threads of two ranks could make two sets in different orders, and wait for each other
 _bound: weakref.WeakSet[ProcessSet] = weakref.WeakSet()
 
 
@@ -169,6 +173,63 @@ def _register(ranks: list[int]) -> int:
     return work.value()
 
 
+def _packed(value: Any) -> bytearray:
+    """JSON of one length on all ranks, so that a receiver knows it. Two lists of all ranks fit in."""
+    return bytearray(json.dumps(value).encode().ljust(256 + 16 * core.size()))
+
+
+def _lead(ranks: list[int], number: int) -> int:
+    """Compares what the other members pass, and sends all of them the id, or the error's text."""
+    blocks = {rank: _packed(None) for rank in ranks[1:]}
+    works = {rank: start_transfer("receive", block, rank, MEMBERS_TAG) for rank, block in blocks.items()}
+    answer: int | str = number
+    for rank, work in works.items():
+        work.wait()
+        proposed, theirs = json.loads(blocks[rank])
+        if theirs != ranks:
+            answer = f"members must pass the same ranks, rank {ranks[0]} passed {ranks}, rank {rank} {theirs}"
+            break
+        answer = max(int(answer), proposed)
+    sends = [start_transfer("send", _packed(answer), rank, MEMBERS_TAG) for rank in blocks]
+    number = _id_or_error(answer)  # of an error, a member that has not called yet gets the text later
+    for send in sends:
+        send.wait()  # the engine makes the group next, and meanwhile sends nothing
+    return number
+
+
+def _id_or_error(answer: int | str) -> int:
+    if isinstance(answer, str):
+        raise ValueError(f"add_process_set: {answer}")
+    return answer
+
+
+def _agree_with_members(ranks: list[int]) -> int:
+    """The id of a new set; called by its members alone. ValueError on all of them if they passed different ranks."""
+    proposed = max(core.FIRST_MEMBERS_ONLY_SET, _last_of_members + 1)
+    if core.rank() == ranks[0]:
+        return _lead(ranks, proposed)
+    start_transfer("send", _packed([proposed, ranks]), ranks[0], MEMBERS_TAG)
+    answer = _packed(None)
+    start_transfer("receive", answer, ranks[0], MEMBERS_TAG).wait()
+    return _id_or_error(json.loads(answer))
+
+
+def _add_by_members(ranks: list[int]) -> int:
+    global _last_of_members
+    if not ranks or ranks[-1] >= core.size():
+        raise ValueError(f"add_process_set: ranks must lie in 0..{core.size() - 1} and not be empty, got {ranks}")
+    if core.rank() not in ranks:
+        raise ValueError(
+            f"add_process_set: only members may call with members_only, not rank {core.rank()} for {ranks}"
+        )
+    number = _agree_with_members(ranks)
+    if number >= core.END_OF_PROCESS_SETS:
+        raise ValueError(f"add_process_set: {number - core.FIRST_MEMBERS_ONLY_SET} sets were made, which is the limit")
+    _last_of_members = number
+    core.submit(core.VERBS["add_process_set"], f"add_process_set.{number}", [], splits=ranks, root=number).wait()
+    return number
+
+
 def _require_dynamic() -> None:
     core.size()  # ValueError before init
     if not _dynamic:
@@ -186,6 +247,8 @@ def bind_global(dynamic: bool) -> None:
 
 def unbind_all() -> None:
     """Called by shutdown: no set is registered any more."""
+    global _last_of_members
+    _last_of_members = 0
     global_process_set.ranks = None
     for entry in _bound:
         entry.process_set_id = None
@@ -234,23 +297,35 @@ def bind_existing(process_sets: Sequence[ProcessSet]) -> None:
         _bind(entry, number)
 
 
-def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+def add_process_set(process_set: ProcessSet | Sequence[int], members_only: bool = False) -> ProcessSet:
     """Registers a new set. Every rank of the job makes the same calls, in the same order, with the same ranks.
 
     Needs init(process_sets="dynamic"). ValueError if dynamic sets are off, if a set with these ranks exists, if a rank
     is out of range, or if the ranks differ between processes. NotImplementedError for a communicator.
 
+    members_only: only the members of the set call, in the same order; the other ranks do not know the set. It needs no
+    dynamic sets, and another set may have the same ranks. Its members remove it alone, too.
+
     >>> hvd.add_process_set([0])  # on one rank these are the ranks of the global set
     Traceback (most recent call last):
     ValueError: add_process_set: the global process set has the ranks [0] already
     >>> evens = hvd.add_process_set(range(0, hvd.size(), 2)) if hvd.size() > 1 else hvd.global_process_set
+    >>> own = hvd.add_process_set([hvd.rank()], members_only=True)
+    >>> own.size(), hvd.remove_process_set(own)
+    (1, True)
     """
     entry = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     if entry.mpi_comm is not None:
         raise NotImplementedError("a process set from a communicator can only be given to init()")
-    _require_dynamic()
+    if not members_only:
+        _require_dynamic()
+    core.size()  # ValueError before init
     if entry.process_set_id is not None:
         raise ValueError(f"{entry} is registered already")
+    if members_only:
+        with _changing:
+            _bind(entry, _add_by_members(entry.ranks or []))
+        return entry
     _check_same(_agreed(entry.ranks, "add"), "add_process_set")
     _check_new(entry.ranks or [], "add_process_set")
     _bind(entry, _register(entry.ranks or []))
@@ -258,7 +333,9 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Removes a set, on every rank of the job. False for the global set, an unregistered set, or before init.
+    """Removes a set: on every rank of the job, or on its members if they made it alone.
+
+    False for the global set, an unregistered set, or before init.
 
     >>> hvd.remove_process_set(hvd.global_process_set)
     False
@@ -267,8 +344,9 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         raise ValueError(f"process_set must be a ProcessSet, got {process_set!r}")
     if not core.is_initialized() or process_set.process_set_id in (None, GLOBAL_ID):
         return False
-    _require_dynamic()
     number = process_set.process_set_id
+    if number is not None and number < core.FIRST_MEMBERS_ONLY_SET:
+        _require_dynamic()
     try:
         core.submit(core.VERBS["remove_process_set"], f"remove_process_set.{number}", [], splits=[number]).wait()
     except SirtakiInternalError as error:

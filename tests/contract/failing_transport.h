@@ -56,6 +56,11 @@ class FailingTransport final : public Transport {
     auto part = inner_->split(ranks);
     return part == nullptr ? nullptr : std::make_unique<FailingTransport>(std::move(part), exchanges_);
   }
+  std::unique_ptr<Transport> split_members(const std::vector<int>& ranks) override {
+    exchange();
+    inner_->set_patience(patience());
+    return std::make_unique<FailingTransport>(inner_->split_members(ranks), exchanges_);
+  }
   void abort_job(int exit_code) override { inner_->abort_job(exit_code); }
 
  private:

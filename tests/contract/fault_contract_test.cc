@@ -155,6 +155,17 @@ void check(bool right, const Job& job) {
   if (!right) throw std::runtime_error("a wrong result: " + title(job.size, job.rank, job.number));
 }
 
+// A ring: each rank sends to the next one, a small tensor or a large one.
+void pass_on(Engine& engine, int rank, const Job& job, std::size_t length) {
+  std::vector<float> given(length, static_cast<float>(rank)), got(length);
+  const int before = (rank + job.size - 1) % job.size;
+  const auto received = testing::transfer(engine, Verb::kReceive, got, before, 3);
+  const auto sent = testing::transfer(engine, Verb::kSend, given, (rank + 1) % job.size, 3);
+  testing::wait(received);
+  testing::wait(sent);
+  check(got == std::vector<float>(length, static_cast<float>(before)), job);
+}
+
 // Voted for, then by a locked plan, then voted for again. The sums are whole numbers.
 void run_program(Engine& engine, int rank, const Job& job) {
   for (int step = 0; step < 4; ++step) {
@@ -167,6 +178,8 @@ void run_program(Engine& engine, int rank, const Job& job) {
   request.root = job.size - 1;
   testing::wait(engine.queue().put(0, {std::move(request), {{own.data(), own.data()}}}));
   check(own[0] == static_cast<float>(job.size - 1), job);
+  pass_on(engine, rank, job, 1);
+  pass_on(engine, rank, job, 10000);
 }
 
 // A rank whose engine cannot start cannot notify the others, so it ends the job by `ender`.

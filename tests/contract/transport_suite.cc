@@ -90,9 +90,8 @@ void check_data(Transport& transport, std::size_t size) {
   }
 }
 
-void check_split(Transport& transport, const std::vector<int>& ranks) {
-  const auto found = std::find(ranks.begin(), ranks.end(), transport.rank());
-  const std::unique_ptr<Transport> part = transport.split(ranks);
+void check_part(const std::unique_ptr<Transport>& part, int rank, const std::vector<int>& ranks) {
+  const auto found = std::find(ranks.begin(), ranks.end(), rank);
   CHECK_MESSAGE((part != nullptr) == (found != ranks.end()), "wrong membership");
   if (part == nullptr) return;
   CHECK_MESSAGE(part->size() == static_cast<int>(ranks.size()), "wrong size");
@@ -116,6 +115,23 @@ void check_splits(Transport& transport) {
   check_split(transport, transport.rank() % 2 == 0 ? std::vector<int>{} : odd);
 }
 
+void check_split(Transport& transport, const std::vector<int>& ranks) {
+  check_part(transport.split(ranks), transport.rank(), ranks);
+}
+
+// Each rank calls only for groups that hold it: its neighbours twice, both in the same order, then all.
+void check_splits_by_members(Transport& transport) {
+  std::vector<int> all(static_cast<std::size_t>(transport.size()));
+  std::iota(all.begin(), all.end(), 0);
+  std::vector<std::vector<int>> groups;
+  for (int rank = 0; rank + 1 < transport.size(); ++rank) groups.insert(groups.end(), 2, {rank + 1, rank});
+  groups.push_back(all);
+  for (const std::vector<int>& ranks : groups) {
+    if (std::ranges::find(ranks, transport.rank()) == ranks.end()) continue;
+    check_part(transport.split_members(ranks), transport.rank(), ranks);
+  }
+}
+
 // A transport may go as soon as it is flushed; another one made later gets nothing meant for it.
 void check_recreation(Transport& transport) {
   std::vector<int> all(static_cast<std::size_t>(transport.size()));
@@ -134,6 +150,7 @@ void check_transport(Transport& transport) {
   for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{4096}, large}) check_data(transport, size);
   barrier(transport);
   check_splits(transport);
+  check_splits_by_members(transport);
   check_recreation(transport);
   barrier(transport);
 }

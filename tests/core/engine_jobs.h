@@ -58,6 +58,15 @@ inline std::shared_ptr<Work> allreduce(Engine& engine, std::vector<float>& data,
   return engine.queue().put(group, {std::move(request), {{data.data(), data.data()}}});
 }
 
+// A send or a receive.
+inline std::shared_ptr<Work> transfer(Engine& engine, Verb verb, std::vector<float>& data, int peer, int tag,
+                                      int group = 0) {
+  Request request = request_of(verb, "", {static_cast<std::int64_t>(data.size())});
+  request.root = peer;
+  request.tag = tag;
+  return engine.queue().put(group, {std::move(request), {{data.data(), data.data()}}});
+}
+
 inline std::shared_ptr<Work> plain(Engine& engine, Verb verb, std::vector<std::int64_t> splits = {}) {
   Request request;
   request.verb = verb;

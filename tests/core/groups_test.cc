@@ -20,6 +20,8 @@ class Owner final : public GroupOwner {
   void on_process_set(const Agreement&, std::optional<Submission>) override {}
   void on_asked(int) override {}
   void on_job_status(const std::string&) override {}
+  std::vector<StandingWait> list_waits_for_peers(Clock::time_point) override { return {}; }
+  void on_gone(int) override {}
   void log(const std::string&) override {}
 };
 

@@ -162,6 +162,25 @@ TEST_CASE("Joins are no requests that a rank waits for") {
   CHECK(divider.latest().wait.host == 100);
 }
 
+TEST_CASE("A wait to receive is one for data, unless a collective explains it") {
+  Record submitted = at(100, Kind::kSubmitted);
+  submitted.verb = static_cast<std::uint8_t>(Verb::kReceive);
+  Record completed = at(400, Kind::kCompleted);
+  completed.verb = submitted.verb;
+  const WaitDivider divider = divider_of({
+      submitted,
+      at(110, Kind::kWaitBegin),
+      at(200, Kind::kSubmitted),
+      at(250, Kind::kCompleted),
+      completed,
+      at(405, Kind::kWaitEnd),
+      at(1001, Kind::kStepEnd),
+  });
+  CHECK_MESSAGE(divider.latest().wait.wire == 240, "110 to 200, and 250 to 400");
+  CHECK_MESSAGE(divider.latest().wait.queue == 50, "200 to 250");
+  CHECK_MESSAGE(divider.latest().wait.host == 5, "until the thread went on");
+}
+
 // Any records, in any order, with the waits of three threads among them.
 std::vector<Record> any_records(std::mt19937& random, std::int64_t& waited) {
   std::vector<Record> records;

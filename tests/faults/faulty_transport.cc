@@ -115,6 +115,11 @@ class FaultyTransport final : public Transport, private Holder {
     return part == nullptr ? nullptr : make_faulty(std::move(part), fault_, job_rank_, progress_);
   }
 
+  std::unique_ptr<Transport> split_members(const std::vector<int>& ranks) override {
+    inner_->set_patience(patience());
+    return make_faulty(inner_->split_members(ranks), fault_, job_rank_, progress_);
+  }
+
   void abort_job(int exit_code) override { inner_->abort_job(exit_code); }
 
  private:

@@ -46,7 +46,7 @@ std::vector<Bytes> announcements() {
   votes.seen = 3;
   for (const Verb verb : kVerbs) votes.votes.push_back({.request = request_of(verb, name_of_call(verb))});
   votes.votes.push_back({.slot = 0, .sequence = 2, .request = {}});
-  votes.standing = std::vector{StandingWait{"a", "b"}};
+  votes.standing = std::vector{StandingWait{"a", "b", 1}};
   Announcement last;
   last.leaving = last.wants_heartbeat = last.wants_job_status = true;
   last.report = RankStatus{"waits for 'x'", "a stack"};
@@ -171,6 +171,8 @@ class Owner final : public GroupOwner {
   void on_process_set(const Agreement&, std::optional<Submission>) override {}
   void on_asked(int) override {}
   void on_job_status(const std::string&) override {}
+  std::vector<StandingWait> list_waits_for_peers(Clock::time_point) override { return {}; }
+  void on_gone(int) override {}
   void log(const std::string&) override {}
 };
 

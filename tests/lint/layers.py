@@ -14,7 +14,7 @@ TOP = Path(__file__).resolve().parents[2]
 
 BELOW_PLANES = ("base", "memory", "loader", "math", "device", "mpi", "sleep", "transport", "host")
 PLANES = ("plane", "plane/shm", "plane/mpi", "plane/nccl", "plane/gpu")
-STATIONS = ("queue", "agreement", "fusion", "coordinator", "execution", "locked_plan", "watch")
+STATIONS = ("queue", "agreement", "fusion", "coordinator", "execution", "locked_plan", "watch", "send_receive")
 
 CPP = {  # rooms in collectives/, the lowest first
     "base": (),
@@ -41,6 +41,7 @@ CPP = {  # rooms in collectives/, the lowest first
     "execution": ("base", "observer", "math", "plane", "queue", "agreement", "fusion"),
     "locked_plan": ("base", "observer", "fabric", "queue", "agreement", "execution"),
     "watch": ("base", "observer", "agreement", "coordinator"),
+    "send_receive": ("base", "sleep", "transport", "host", "queue", "agreement", "execution"),
     "engine": (*BELOW_PLANES, "observer", "fabric", *STATIONS),
 }
 
@@ -73,7 +74,9 @@ PYTHON = {  # packages in frameworks/, and modules that stand below their packag
     "sirtaki/torch/ops": ("sirtaki",),
     "sirtaki/torch/collectives": ("sirtaki", *TORCH[:2]),
     "sirtaki/torch/gradients": ("sirtaki", *TORCH[:3]),
-    "sirtaki/torch": ("sirtaki", *TORCH),
+    "sirtaki/torch/process_group": ("sirtaki", "sirtaki/starters", "sirtaki/torch/ops"),
+    "sirtaki/torch_backend": ("sirtaki", "sirtaki/torch/process_group"),
+    "sirtaki/torch": ("sirtaki", *TORCH, "sirtaki/torch_backend"),
     "sirtaki/tensorflow/compression": ("sirtaki",),
     "sirtaki/tensorflow/ops": ("sirtaki",),
     "sirtaki/tensorflow/collectives": ("sirtaki", *TENSORFLOW[:2]),
@@ -98,6 +101,8 @@ ENVIRONMENT = {
     "frameworks/sirtaki/libraries/mpi_library.py",
     "frameworks/sirtaki/runtime.py",
     "frameworks/sirtaki/settings.py",
+    "frameworks/sirtaki/torch_backend.py",
+    *(f"frameworks/sirtaki/torch/process_group/{name}.py" for name in ("pmi_server", "rendezvous")),
     "frameworks/sirtaki/libraries/mpi_settings.py",
     "frameworks/sirtaki/rank_process/starter_socket.py",
     "frameworks/sirtaki/starters/__init__.py",

@@ -29,4 +29,8 @@ def test_a_library_in_c_sums_over_two_ranks(library: Path) -> None:
     output = done.stdout.decode()
     assert done.returncode == 0, output + done.stderr.decode()
     assert "2 ranks summed 1000 floats to 3 each\n" in output
+    misfit = (
+        "differ give: error 2: rank 0 sends to rank 1 with tag 5 float32 (10,) (40 bytes) at c_adapter.c, but rank 1"
+    )
+    assert misfit in output, output
     assert "counts that differ give: error 2: " in output and "uneven" in output, "a mismatch names the request"

@@ -35,7 +35,7 @@ def test_one_line_sets_up_a_new_environment(title: str, extras: str) -> None:
     steps = [shlex.split(step) for step in only_command(title).split(" && ")]
     assert steps[0] == ["python3", "-m", "venv", ".venv"]
     # So that the core is compiled once for the package and for its tests.
-    kept = ["-C", "build-dir=build/wheel"] if title == "Test it" else []
+    kept = ["--config-settings=build-dir=build/wheel"] if title == "Test it" else []
     assert steps[1] == [".venv/bin/pip", "install", "-q", "-c", "constraints.txt", *kept, extras]
     assert len(steps) == 3
 

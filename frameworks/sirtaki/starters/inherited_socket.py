@@ -9,6 +9,8 @@ import struct
 
 from sirtaki.host import processes
 
+_made_here: set[str] = set()  # identities
+
 
 def peer(descriptor: int) -> int | None:
     """The process at the other end of a starter's socket, 0 if this process cannot see it.
@@ -24,7 +26,14 @@ def peer(descriptor: int) -> int | None:
             process = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
     except OSError:
         return None
+    if process == os.getpid():
+        return os.getppid() if identity(descriptor) in _made_here else None
     return process if process == 0 or process in processes.ancestors() else None
+
+
+def made_here(descriptor: int) -> None:
+    """This process is at the other end itself, in place of its parent, which has started all ranks of this host."""
+    _made_here.add(identity(descriptor))
 
 
 def identity(descriptor: int) -> str:

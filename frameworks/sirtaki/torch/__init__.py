@@ -15,7 +15,7 @@ import os
 
 import torch
 
-from sirtaki import runtime
+from sirtaki import runtime, torch_backend
 from sirtaki.checks import call_site
 from sirtaki.exceptions import HorovodInternalError, SirtakiInternalError
 from sirtaki.extensions import check_extension
@@ -45,12 +45,14 @@ from sirtaki.torch.collectives.allreduce import (
 from sirtaki.torch.collectives.alltoall import alltoall, alltoall_async
 from sirtaki.torch.collectives.broadcast import broadcast, broadcast_, broadcast_async, broadcast_async_
 from sirtaki.torch.collectives.join import join
+from sirtaki.torch.collectives.point_to_point import P2POp, batch_isend_irecv, irecv, isend, recv, send
 from sirtaki.torch.collectives.reducescatter import (
     grouped_reducescatter,
     grouped_reducescatter_async,
     reducescatter,
     reducescatter_async,
 )
+from sirtaki.torch.collectives.rooted import gather, reduce, scatter
 from sirtaki.torch.collectives.sparse import sparse_allreduce_async
 from sirtaki.torch.compression import Compression
 from sirtaki.torch.functions import broadcast_optimizer_state, broadcast_parameters
@@ -60,6 +62,7 @@ from sirtaki.torch.parameter_check import check_parameters
 from sirtaki.torch.sync_batch_norm import SyncBatchNorm
 
 call_site.add_internal_folder(os.path.dirname(torch.__file__))
+torch_backend.register()
 
 __all__ = [
     "Adasum",
@@ -69,6 +72,7 @@ __all__ = [
     "HorovodInternalError",
     "Max",
     "Min",
+    "P2POp",
     "ProcessSet",
     "Product",
     "SirtakiInternalError",
@@ -85,6 +89,7 @@ __all__ = [
     "alltoall",
     "alltoall_async",
     "barrier",
+    "batch_isend_irecv",
     "broadcast",
     "broadcast_",
     "broadcast_async",
@@ -96,6 +101,7 @@ __all__ = [
     "check_extension",
     "check_parameters",
     "elastic",
+    "gather",
     "global_process_set",
     "grouped_allgather",
     "grouped_allgather_async",
@@ -105,11 +111,17 @@ __all__ = [
     "grouped_allreduce_async_",
     "grouped_reducescatter",
     "grouped_reducescatter_async",
+    "irecv",
+    "isend",
     "join",
     "poll",
+    "recv",
+    "reduce",
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
+    "scatter",
+    "send",
     "sparse_allreduce_async",
     "step_report",
     "synchronize",

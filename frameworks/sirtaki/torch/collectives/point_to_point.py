@@ -1,0 +1,130 @@
+"""send and receive: one tensor from one rank to one other, without any part of the other ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from sirtaki.checks.call_site import call_site
+from sirtaki.native import core
+from sirtaki.process_sets import MEMBERS_TAG, ProcessSet, global_process_set, require_id
+from sirtaki.torch.ops.handles import register, synchronize
+from sirtaki.torch.ops.tensors import describe
+
+_LARGEST_TAG = MEMBERS_TAG - 1
+
+
+def _checked(value: int, what: str, largest: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ValueError(f"{what} must be an integer, got {value!r}")
+    if not 0 <= value.__index__() <= largest:
+        raise ValueError(f"{what} must lie in 0..{largest}, got {value!r}")
+    return value.__index__()
+
+
+def _start(verb: str, tensor: torch.Tensor, peer: int, tag: int, process_set: ProcessSet, awaited: bool) -> int:
+    group = require_id(process_set)
+    what = "dst" if verb == "send" else "src"
+    work = core.submit(
+        core.VERBS[verb],
+        "",
+        [described := describe(tensor, tensor if verb == "receive" else None)],
+        root=_checked(peer, what, core.size() - 1),
+        tag=_checked(tag, "tag", _LARGEST_TAG),
+        process_set=group,
+        site=call_site(),
+        awaited=awaited,
+        keep=tensor,
+    )
+    return register(work, lambda _: tensor if verb == "receive" else None, [described])
+
+
+def isend(tensor: torch.Tensor, dst: int, tag: int = 0, process_set: ProcessSet = global_process_set) -> int:
+    """Begins to send the tensor to rank dst (a global rank): a handle. Do not change the tensor before it is done.
+
+    It is done once dst has received the tensor, whatever its size. Host memory only, no gradient.
+    HorovodInternalError in synchronize(), on both ranks, if dst receives another dtype or number of elements; and if
+    dst has left, or the job has failed.
+
+    >>> sent = hvd.isend(torch.tensor([1, 2]), dst=0)
+    >>> hvd.recv(torch.zeros(2, dtype=torch.int64), src=0)
+    tensor([1, 2])
+    >>> hvd.synchronize(sent)
+    """
+    return _start("send", tensor, dst, tag, process_set, False)
+
+
+def irecv(tensor: torch.Tensor, src: int, tag: int = 0, process_set: ProcessSet = global_process_set) -> int:
+    """Begins to receive into the tensor what rank src (a global rank) sends with this tag: a handle for the tensor.
+
+    Sends and receives of two ranks with one tag and process set match in the order of the calls. dtype and number of
+    elements must be those of the sent tensor. Errors as isend.
+
+    >>> received = hvd.irecv(torch.zeros(1), src=0, tag=7)
+    >>> hvd.send(torch.ones(1), dst=0, tag=7)
+    >>> hvd.synchronize(received)
+    tensor([1.])
+    """
+    return _start("receive", tensor, src, tag, process_set, False)
+
+
+def send(tensor: torch.Tensor, dst: int, tag: int = 0, process_set: ProcessSet = global_process_set) -> None:
+    """As isend, and waits until dst has received the tensor. Two ranks that both send first wait for ever.
+
+    >>> received = hvd.irecv(torch.zeros(1), src=0)
+    >>> hvd.send(torch.ones(1), dst=0)
+    >>> hvd.synchronize(received)
+    tensor([1.])
+    """
+    synchronize(_start("send", tensor, dst, tag, process_set, True))
+
+
+def recv(tensor: torch.Tensor, src: int, tag: int = 0, process_set: ProcessSet = global_process_set) -> torch.Tensor:
+    """As irecv, and waits. Returns the tensor itself.
+
+    >>> sent = hvd.isend(torch.ones(2), dst=0)
+    >>> hvd.recv(torch.zeros(2), src=0)
+    tensor([1., 1.])
+    """
+    return synchronize(_start("receive", tensor, src, tag, process_set, True))
+
+
+class P2POp:
+    """One send or receive of a batch: the function isend or irecv, and its arguments.
+
+    >>> hvd.P2POp(hvd.isend, torch.ones(1), 0, tag=3).tag
+    3
+    """
+
+    def __init__(
+        self,
+        op: Callable[..., int],
+        tensor: torch.Tensor,
+        peer: int,
+        tag: int = 0,
+        process_set: ProcessSet = global_process_set,
+    ) -> None:
+        if op is not isend and op is not irecv:
+            raise ValueError(f"op must be isend or irecv, got {op!r}")
+        self.op, self.tensor, self.peer, self.tag, self.process_set = op, tensor, peer, tag, process_set
+
+
+def batch_isend_irecv(ops: Sequence[P2POp]) -> list[int]:
+    """Begins all of them, in their order, and wakes the engine once. Returns their handles.
+
+    >>> value = torch.zeros(1)
+    >>> handles = hvd.batch_isend_irecv([hvd.P2POp(hvd.irecv, value, 0), hvd.P2POp(hvd.isend, torch.ones(1), 0)])
+    >>> [hvd.synchronize(handle) for handle in handles]
+    [tensor([1.]), None]
+    """
+    listed: list[Any] = list(ops)
+    for op in listed:
+        if not isinstance(op, P2POp):
+            raise ValueError(f"batch_isend_irecv takes P2POp objects, got {op!r}")
+    handles = []
+    for number, op in enumerate(listed, 1):
+        verb = "send" if op.op is isend else "receive"
+        handles.append(_start(verb, op.tensor, op.peer, op.tag, op.process_set, number < len(listed)))
+    return handles

@@ -1,0 +1,55 @@
+"""Completes the futures of one group's calls, on a thread of its own.
+
+A future must not complete in the caller: DDP asks for it when a bucket is ready, and would wait there instead of
+computing. Calls of one group complete in their order, calls of two groups in any order. So one thread for all groups
+could wait for a call that depends on a later one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from typing import Any
+
+import torch
+
+
+class Completion:
+    """Its thread starts with the first future."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def future_of(self, work: Any, device: torch.device | None) -> Any:
+        """Completes with work.result(), or with the work's error. device: a GPU, whose stream then waits."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=f"sirtaki {self._name}", daemon=True)
+            self._thread.start()
+        finished: Any = torch.futures.Future(devices=None if device is None else [device])
+        # By then(), an error reaches C++ as one. set_exception() makes it a value there, which DDP takes for tensors.
+        future = finished.then(lambda _: _result(work))
+        self._queue.put((work, finished, device))
+        return future
+
+    def stop(self) -> None:
+        """After the futures that are under way."""
+        if self._thread is not None:
+            self._queue.put(None)
+
+    def _run(self) -> None:
+        while (entry := self._queue.get()) is not None:
+            work, finished, device = entry
+            with contextlib.nullcontext() if device is None else torch.cuda.stream(torch.cuda.Stream(device)):
+                with contextlib.suppress(Exception):  # _result() raises it
+                    work.finish()
+                finished.set_result(None)
+            del entry, work, finished  # an idle thread keeps no tensors
+
+
+def _result(work: Any) -> list[torch.Tensor]:
+    if (error := work.exception()) is not None:
+        raise error
+    return work.result()
