@@ -166,7 +166,7 @@ START = "import os, signal, sys, time, torch, sirtaki.torch as hvd\nhvd.init()\n
 QUICK = {"SIRTAKI_STALL_CHECK_TIME_SECONDS": "1", "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS": "4"}
 
 
-@pytest.mark.parametrize("operations", ["auto", "mpi"])
+@pytest.mark.parametrize("operations", ["shm", "mpi"])
 def test_a_rank_that_ends_early(operations):
     """Its program ends: who waits for it gets an error that says so. An unmatched receive does not hold up the end."""
     body = """
