@@ -51,17 +51,24 @@ Enum to_enum(int value, int count, const char* what) {
   return static_cast<Enum>(value);
 }
 
-// A request that has no tensors yet. Throws Error for an unknown verb or op.
-Request make_request(int verb, std::string name, int op, double prescale, double postscale, std::string site,
-                     int root = -1, std::vector<std::int64_t> splits = {});
+// The one way to a submission from numbers of Python, C, and buckets of gradients. Throws Error(kInvalidArgument) for
+// an unknown verb, op or dtype.
+struct RequestBuilder {
+  RequestBuilder(int verb, std::string name, int op, double prescale, double postscale, std::string site, int root = -1,
+                 std::vector<std::int64_t> splits = {});
+  void add(int dtype, int device, Shape shape, Address address);
+  void add(TensorSpec spec, Address address);
+  int device() const { return specs.empty() ? kHostDevice : specs[0].device; }  // of all tensors
+  // The builder is empty afterwards.
+  Submission submission(Allocate allocate, EventPtr ready);
 
-// A tensor from Python: address to read, address to write, dtype number, shape, device.
-using PyTensor = std::tuple<std::uintptr_t, std::uintptr_t, int, Shape, int>;
-// Adds the tensors to the request and returns their addresses. Throws Error for an unknown dtype.
-std::vector<Address> take_tensors(const std::vector<PyTensor>& tensors, Request& request);
+  Request request;  // without tensors until it is submitted
+  std::vector<TensorSpec> specs;
+  std::vector<Address> addresses;
+};
 
-// An event on the stream at the time of the request. Throws Error(kPrecondition) while the stream is captured.
-EventPtr ready_on(const Request& request, std::uintptr_t stream);
+// An event on the device's stream at the time of the request. Throws Error(kPrecondition) while the stream is captured.
+EventPtr ready_on(const Request& request, int device, std::uintptr_t stream);
 
 // Call it before a thread that waited without the GIL takes the GIL again. While the interpreter ends, Python would
 // unwind such a thread, and C++ would call std::terminate. So the thread then stays here until the process ends.
@@ -71,7 +78,7 @@ void stay_out_of_ending_interpreter();
 // that allocated the memory, null for host memory.
 pybind11::object wrap_work(std::shared_ptr<Work> work, std::shared_ptr<Engine> engine, pybind11::object keep,
                            std::optional<std::uintptr_t> stream);
-// Python's Work.wait() on an object made by wrap_work().
-void wait_for(pybind11::handle work, std::optional<std::uintptr_t> stream);
+// Python's Work.wait() on an object made by wrap_work(), or on another object that has this method.
+void wait_for(const pybind11::object& work, std::optional<std::uintptr_t> stream);
 
 }  // namespace sirtaki

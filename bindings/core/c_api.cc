@@ -47,23 +47,17 @@ void guarded(Callback callback, void* context, const Work& work) {
   }
 }
 
-Request request_of(const SirtakiRequest& asked) {
-  Request request = make_request(asked.verb, asked.name, asked.op, asked.prescale, asked.postscale, asked.site,
-                                 asked.root, {asked.splits, asked.splits + asked.split_count});
-  request.tag = asked.tag;
-  std::vector<TensorSpec> specs;
+RequestBuilder builder_of(const SirtakiRequest& asked) {
+  RequestBuilder builder(asked.verb, asked.name, asked.op, asked.prescale, asked.postscale, asked.site, asked.root,
+                         {asked.splits, asked.splits + asked.split_count});
+  builder.request.tag = asked.tag;
+  const bool has_rooms = changes_shape(builder.request.verb);
   for (int i = 0; i < asked.tensor_count; ++i) {
     const SirtakiTensor& tensor = asked.tensors[i];
-    specs.push_back({to_enum<DType>(tensor.dtype, kDTypeCount, "dtype"), tensor.device,
-                     Shape(tensor.shape, tensor.shape + tensor.dimensions)});
+    builder.add(tensor.dtype, tensor.device, Shape(tensor.shape, tensor.shape + tensor.dimensions),
+                {tensor.in, tensor.out, has_rooms ? tensor.out_bytes : Address::kFits});
   }
-  request.tensors = TensorSpecs(std::move(specs));
-  return request;
-}
-
-Address address_of(const SirtakiRequest& asked, const SirtakiTensor& tensor) {
-  const auto verb = static_cast<Verb>(asked.verb);
-  return {tensor.in, tensor.out, changes_shape(verb) ? tensor.out_bytes : Address::kFits};
+  return builder;
 }
 
 void tell_result(const SirtakiRequest& asked, Work& work) {
@@ -109,14 +103,12 @@ void submit(const SirtakiRequest* asked) {
   std::shared_ptr<Work> work;
   const auto start = [&] {
     engine = engine_for_collective();
-    std::vector<Address> addresses;
-    for (int i = 0; i < asked->tensor_count; ++i) addresses.push_back(address_of(*asked, asked->tensors[i]));
-    // Each branch below makes sure that the engine notices the request.
-    const int device = asked->tensor_count > 0 ? asked->tensors[0].device : kHostDevice;
+    RequestBuilder builder = builder_of(*asked);
+    const int device = builder.device();
     EventPtr ready = device == kHostDevice ? nullptr : gpu(device).record_all();
-    work = engine->queue().put(
-        asked->process_set, {request_of(*asked), std::move(addresses), allocation_by(*asked, device), std::move(ready)},
-        WakeUp::kByCaller);
+    // Each branch below makes sure that the engine notices the request.
+    work = engine->queue().put(asked->process_set, builder.submission(allocation_by(*asked, device), std::move(ready)),
+                               WakeUp::kByCaller);
   };
   guarded(asked->finished, asked->context, start);
   if (work == nullptr) return;

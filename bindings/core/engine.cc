@@ -12,6 +12,9 @@ namespace {
 
 namespace py = pybind11;
 
+// Address to read, address to write, dtype number, shape, device.
+using PyTensor = std::tuple<std::uintptr_t, std::uintptr_t, int, Shape, int>;
+
 void init(std::vector<std::string> mpi_libraries, std::uint64_t comm_handle, std::vector<int> comm_ranks,
           std::string program, int launcher) {
   start_engine({std::move(mpi_libraries), comm_handle, std::move(comm_ranks), std::move(program), launcher});
@@ -46,9 +49,8 @@ Fields fail_job(const std::string& kind, const std::string& text, const std::str
 
 }  // namespace
 
-Request make_request(int verb, std::string name, int op, double prescale, double postscale, std::string site, int root,
-                     std::vector<std::int64_t> splits) {
-  Request request;
+RequestBuilder::RequestBuilder(int verb, std::string name, int op, double prescale, double postscale, std::string site,
+                               int root, std::vector<std::int64_t> splits) {
   request.name = std::move(name);
   request.verb = to_enum<Verb>(verb, kVerbCount, "collective");
   request.op = to_enum<ReduceOp>(op, kReduceOpCount, "op");
@@ -57,22 +59,24 @@ Request make_request(int verb, std::string name, int op, double prescale, double
   request.root = root;
   request.splits = std::move(splits);
   request.site = std::move(site);
-  return request;
 }
 
-std::vector<Address> take_tensors(const std::vector<PyTensor>& tensors, Request& request) {
-  std::vector<TensorSpec> specs;
-  std::vector<Address> addresses;
-  for (const auto& [in, out, dtype, shape, device] : tensors) {
-    specs.push_back({to_enum<DType>(dtype, kDTypeCount, "dtype"), device, shape});
-    addresses.push_back({reinterpret_cast<const void*>(in), reinterpret_cast<void*>(out)});
-  }
+void RequestBuilder::add(int dtype, int device, Shape shape, Address address) {
+  add({to_enum<DType>(dtype, kDTypeCount, "dtype"), device, std::move(shape)}, address);
+}
+
+void RequestBuilder::add(TensorSpec spec, Address address) {
+  specs.push_back(std::move(spec));
+  addresses.push_back(address);
+}
+
+Submission RequestBuilder::submission(Allocate allocate, EventPtr ready) {
   request.tensors = TensorSpecs(std::move(specs));
-  return addresses;
+  return {std::move(request), std::move(addresses), std::move(allocate), std::move(ready)};
 }
 
-EventPtr ready_on(const Request& request, std::uintptr_t stream) {
-  Device& device = gpu(request.tensors[0].device);
+EventPtr ready_on(const Request& request, int number, std::uintptr_t stream) {
+  Device& device = gpu(number);
   if (device.is_capturing(reinterpret_cast<Stream>(stream))) {
     throw Error(ErrorKind::kPrecondition,
                 std::string(name_of(request.verb)) + " '" + request.name +
@@ -105,15 +109,16 @@ py::object submit(int verb, std::string name, const std::vector<PyTensor>& tenso
                   bool awaited, py::object keep, std::uintptr_t stream, const py::object& allocate,
                   const std::vector<std::int64_t>& rooms, int tag) {
   auto engine = engine_for_collective();
-  Request request =
-      make_request(verb, std::move(name), op, prescale, postscale, std::move(site), root, std::move(splits));
-  request.tag = tag;
-  std::vector<Address> addresses = take_tensors(tensors, request);
-  for (std::size_t i = 0; i < rooms.size(); ++i) addresses.at(i).room = rooms[i];
-  const bool on_gpu = !request.tensors.empty() && request.tensors[0].device != kHostDevice;
-  EventPtr ready = on_gpu ? ready_on(request, stream) : nullptr;
-  auto work = engine->queue().put(process_set,
-                                  {std::move(request), std::move(addresses), allocation_by(allocate), std::move(ready)},
+  RequestBuilder builder(verb, std::move(name), op, prescale, postscale, std::move(site), root, std::move(splits));
+  builder.request.tag = tag;
+  for (const auto& [in, out, dtype, shape, device] : tensors) {
+    builder.add(dtype, device, shape, {reinterpret_cast<const void*>(in), reinterpret_cast<void*>(out)});
+  }
+  for (std::size_t i = 0; i < rooms.size(); ++i) builder.addresses.at(i).room = rooms[i];
+  const int device = builder.device();
+  const bool on_gpu = device != kHostDevice;
+  EventPtr ready = on_gpu ? ready_on(builder.request, device, stream) : nullptr;
+  auto work = engine->queue().put(process_set, builder.submission(allocation_by(allocate), std::move(ready)),
                                   awaited ? WakeUp::kByCaller : WakeUp::kNow);
   if (!allocate.is_none()) keep = py::make_tuple(std::move(keep), allocate);
   return wrap_work(std::move(work), std::move(engine), std::move(keep), on_gpu ? std::optional(stream) : std::nullopt);

@@ -161,7 +161,13 @@ py::object wrap_work(std::shared_ptr<Work> work, std::shared_ptr<Engine> engine,
   return py::cast(PyWork(std::move(work), std::move(engine), std::move(keep), stream));
 }
 
-void wait_for(py::handle work, std::optional<std::uintptr_t> stream) { work.cast<PyWork&>().wait(stream); }
+void wait_for(const py::object& work, std::optional<std::uintptr_t> stream) {
+  if (py::isinstance<PyWork>(work)) {
+    work.cast<PyWork&>().wait(stream);
+  } else {
+    work.attr("wait")(stream);
+  }
+}
 
 void bind_work(py::module_& module) {
   py::class_<HostBuffer>(module, "Buffer", py::buffer_protocol())

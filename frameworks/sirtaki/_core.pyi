@@ -145,43 +145,62 @@ def new_buffer(bytes: int) -> Buffer:
 # Hooks on parameters (bindings/core/gradients/gradients.h). The usual course runs without Python. In all other cases
 # the hooks call the two functions that the step was made with.
 class GradientStep:
-    """Shared by all hooks of one reducer. on_gradient(slot): counts a gradient. send(unit): sends a complete unit."""
-    def __init__(self, on_gradient: Callable[[Any], None], send: Callable[[Any], None], passes: int, /) -> None: ...
-    passes: int  # gradients to accumulate before they are sent
+    """Shared by all hooks of one reducer. on_gradient(slot): called before an unusual gradient is counted, may change
+    the slot's bucket. send(bucket): sends a complete bucket that cannot be sent in place. passes: gradients to
+    accumulate before they are sent. how: op, prescale, postscale.
+    """
+    def __init__(
+        self,
+        on_gradient: Callable[[Any], None],
+        send: Callable[[Any], None],
+        passes: int,
+        how: tuple[int, float, float],
+        process_set: int,
+        /,
+    ) -> None: ...
+    passes: int
     site: str  # where the program called backward
     listening: bool  # a callback waits for the end of the running backward; otherwise every hook calls on_gradient
     full: bool  # since it was cleared, some parameter has had all its passes
     touched: bool  # since it was cleared, a hook has run
 
-class GradientUnit:
-    """Slots that are sent together."""
-    def __init__(self, step: GradientStep, slots: Sequence[GradientSlot], /) -> None: ...
+class GradientBucket:
+    """Slots that are sent in one request. A subclass has make_presence(tensor): two tensors with one element for each
+    slot, sent behind the gradients; the input of a rank that has all gradients, and the result.
+    """
+    def __init__(self, step: GradientStep, slots: Sequence[GradientSlot], name: str, in_place: bool, /) -> None: ...
     step: GradientStep
-    slots: Sequence[Any]  # setting them drops `prepared`
-    prepared: PreparedAllreduce | None  # the request that is sent again if the gradients have the same layouts
-    work: Work | None
+    slots: Sequence[Any]
+    name: str  # of the request
+    work: Any  # None unless it was sent and not finished
+    presence: Any  # what make_presence() gave for the tensors that were sent last
     state: int  # 0: waits for gradients, 1: sent, 2: reduced; Python may set other values
     ready: int  # number of slots that have had all their passes
     times: int  # how many times it was sent in this step
-    def finish(self) -> Any:
-        """Waits for a unit that was sent as prepared, then returns the result of changed(). False at once if it was not
-        sent so. After an interrupted wait the unit is still sent.
+    in_place: bool  # the gradients may be sent from their own memory
+    def send_in_place(self) -> bool:
+        """Sends the gradients from their own memory. False, without any effect, if that is not possible: one is
+        missing, sparse or has an unusual layout, or gradients are diverted. Errors as submit().
         """
-    def hand_over(self) -> None:
-        """Records the present gradients of the parameters as the ones that are sent."""
-    def changed(self) -> Any:
-        """The first slot whose gradient was replaced or written since hand_over(); True if there is none."""
+    def send_packed(self, packed: Any, /) -> None:
+        """Sends packed.tensors. packed.present: which slots have a gradient, as the first tensor of `presence`; None:
+        all. packed.unpack(bucket) is called when they are reduced and no gradient was changed.
+        """
+    def note_sent(self, work: Any, packed: Any, /) -> None:
+        """The bucket was sent in another way. work: has wait(stream). packed: as above."""
+    def call_name(self) -> str:
+        """The name of the next request: differs when a bucket is sent again in a step."""
     def has_reduced(self, slot: GradientSlot, /) -> bool:
         """Whether the parameter's gradient is still the one that was reduced in this step."""
     def reset(self) -> None:
-        """Resets the unit and its slots for the next step. Does not wait for a request that was sent."""
+        """Resets the bucket and its slots for the next step. Does not wait for a request that was sent."""
 
 class GradientSlot:
     """A parameter, and the hook on it: slot(parameter)."""
     def __init__(self, parameter: Any, /) -> None: ...
     def __call__(self, parameter: Any) -> None: ...
     parameter: Any
-    unit: Any  # None: the parameter is not reduced now
+    bucket: Any  # None: the parameter is not reduced now
     gradient: Any  # the one sent in this step, later the reduced one; None: no rank has one
     fired: int  # number of gradients since the last step
     def is_unsettled(self) -> bool:
@@ -189,32 +208,23 @@ class GradientSlot:
         reduced gradient counts as reduced.
         """
 
-class PreparedAllreduce: ...
-
-def prepare_allreduce(
-    name: str,
-    tensors: Sequence[Tensor],
-    op: int,
-    prescale: float,
-    postscale: float,
-    process_set: int,
-    site: str,
-    gradients: Sequence[Any],
-    rest: Any,
-) -> PreparedAllreduce | None:
-    """Arguments as in submit(). gradients: the framework's tensors for the first entries of `tensors`; later gradients
-    must have the same layouts. The other entries of `tensors` keep their addresses; `rest` owns their memory. None if
-    the framework does not give layouts by DLPack's exchange API, as torch does from 2.10 on.
+def finish_buckets(buckets: list[Any]) -> Any:
+    """Waits for all buckets that were sent, also if one fails; then raises the first failure. After an interrupted wait
+    the bucket is still sent. Returns the first slot whose gradient was replaced or written since it was sent; True if
+    there is none.
     """
 
-def finish_units(units: list[Any]) -> Any:
-    """GradientUnit.finish() for all units, also if one fails; then raises the first failure. False at once, without
-    any effect, unless all were sent as prepared.
+def all_sent(buckets: list[Any]) -> bool:
+    """Whether no bucket waits for gradients."""
+
+def describe_tensor(tensor: Any) -> Tensor | None:
+    """How submit() takes the tensor, with its shape in the order of memory. None if it must be copied first, or has no
+    memory that the core can read.
     """
 
 def same_parameters(slots: tuple[Any, ...], groups: list[Any]) -> bool:
-    """Whether an optimizer's groups contain the parameters of these slots in this order, and each parameter has a unit
-    or needs none (it requires no gradient and has none).
+    """Whether an optimizer's groups contain the parameters of these slots in this order, and each parameter has a
+    bucket or needs none (it requires no gradient and has none).
     """
 
 def first_unsettled(slots: tuple[Any, ...], groups: list[Any]) -> Any:
@@ -223,7 +233,7 @@ def first_unsettled(slots: tuple[Any, ...], groups: list[Any]) -> Any:
     """
 
 def divert_gradients(elsewhere: bool) -> None:
-    """While it is true, each complete unit is passed to `send` of its step, also if it is prepared."""
+    """While it is true, each complete bucket is passed to `send` of its step."""
 
 def look_outward(
     internal: tuple[str, ...], counted: CodeType, wanted: tuple[CodeType, ...]

@@ -27,7 +27,7 @@ def trained(steps: int) -> tuple[list[torch.Tensor], list[list[int]]]:
         model(torch.randn(4, 16)).square().sum().backward()
         optimizer.step()
         reducer = optimizer._distributed.reducer
-        units.append([len(unit.slots) for unit in reducer._units])
+        units.append([len(unit.slots) for unit in reducer.buckets])
     return [parameter.detach().clone() for parameter in model.parameters()], units
 
 

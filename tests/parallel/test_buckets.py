@@ -49,7 +49,7 @@ def test_buckets_of_gradients(rank_count, monkeypatch):
             for layers in by_rank[hvd.rank()].split("+"):
                 loss_of(model, hvd.rank(), step, layers).backward()
             optimizer.step()
-            units = optimizer._distributed.reducer._units
+            units = optimizer._distributed.reducer.buckets
             if step == 0:
                 assert sorted(len(unit.slots) for unit in units) == [2, 6], [unit.name for unit in units]
         for parameter, right in zip(model.parameters(), expected, strict=True):

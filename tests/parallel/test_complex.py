@@ -67,6 +67,25 @@ def test_complex_parameters_and_buffers(rank_count, dtype):
 
 
 @ranks(2)
+def test_gradients_that_one_rank_conjugates_when_they_are_read(rank_count):
+    """Such a tensor's memory holds other values than it shows."""
+    weight = torch.nn.Parameter(torch.tensor([1 + 2j, 3 - 1j]))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=0.0), [("weight", weight)])
+    factor = torch.tensor([3 + 4j, 1j])
+
+    def loss(rank: int, step: int) -> torch.Tensor:
+        return (weight.conj() if rank == 1 and step > 1 else weight).mul(factor).sum().abs()
+
+    for step in range(4):
+        optimizer.zero_grad()
+        gradients = [torch.autograd.grad(loss(rank, step), weight)[0] for rank in range(rank_count)]
+        assert [gradient.is_conj() for gradient in gradients] == [False, step > 1]
+        loss(hvd.rank(), step).backward()
+        assert torch.allclose(weight.grad, sum(gradients) / rank_count), step
+        optimizer.step()
+
+
+@ranks(2)
 @pytest.mark.parametrize("dtype", FLOAT8, ids=str)
 def test_float8_is_moved_and_not_added_up(rank_count, dtype):
     values = torch.full((3,), 1.0 + hvd.rank()).to(dtype)

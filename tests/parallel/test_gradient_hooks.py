@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from training import batch, check_equal, distributed, make_model, part_of
 
 import sirtaki.torch as hvd
-from sirtaki.torch.gradients import buckets, sending
+from sirtaki.torch.gradients import buckets, packing
 
 Step = Callable[[torch.nn.Module, torch.optim.Optimizer, torch.Tensor, torch.Tensor, int], None]
 
@@ -31,16 +31,21 @@ def backward(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
 
 
 def equals_serial(step: Step, steps: int = 6, **options) -> list[int]:
-    """Checks the step on all ranks against one process. How often Python sent a unit, by step."""
+    """Checks the step on all ranks against one process. How often Python packed a bucket, by step."""
     model, expected = make_model(), make_model()
     if step is replaces_gradients:
         replace_gradients(model)
         replace_gradients(expected)
     optimizer, reference = distributed(model, **options), sgd(expected.parameters())
     sent: list[int] = []
-    send = sending.send
+    send = packing.send_packed
+
+    def counted(*args: object) -> None:
+        sent[-1] += 1
+        send(*args)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sirtaki.torch.gradients.reducer.send", lambda *a: (sent.__setitem__(-1, sent[-1] + 1), send(*a)))
+        patch.setattr("sirtaki.torch.gradients.reducer.send_packed", counted)
         for number in range(steps):
             sent.append(0)
             step(model, optimizer, *part_of(number), number)
@@ -173,15 +178,14 @@ def accumulating(model, optimizer, x, y, number) -> None:
 
 
 @ranks(2)
-def test_repeated_gradients_are_sent_without_python(rank_count):
-    for step in (plain, kept_gradients, in_a_thread, with_graph, checkpointed(False)):
+def test_gradients_are_sent_without_python(rank_count):
+    """From the first step on, wherever backward is called."""
+    for step in (plain, kept_gradients, in_a_thread, with_graph, checkpointed(False), two_places):
         sent = equals_serial(step)
-        assert sent[2:] == [0] * 4, (step, sent)
-    assert equals_serial(plain, process_set=hvd.global_process_set, gradient_predivide_factor=2.0)[2:] == [0] * 4
-    assert equals_serial(plain, groups=2)[1:] == [0] * 5
-    passes = equals_serial(accumulating, backward_passes_per_step=2)
-    assert passes[2:] == [0] * 4
-    assert all(equals_serial(two_places)[2:])
+        assert sent == [0] * 6, (step, sent)
+    assert equals_serial(plain, process_set=hvd.global_process_set, gradient_predivide_factor=2.0) == [0] * 6
+    assert equals_serial(plain, groups=2) == [0] * 6
+    assert equals_serial(accumulating, backward_passes_per_step=2) == [0] * 6
 
 
 @ranks(2)

@@ -144,5 +144,5 @@ def test_frozen_as_a_whole_and_thawed(rank_count):
         expected = {name: value - (0.0 if name in frozen else mean / 2) for name, value in expected.items()}
         if frozen:
             assert core.statistics()["bytes"] - before < 8 * 8
-    names = [unit.name for unit in optimizer._distributed.reducer._units]
+    names = [unit.name for unit in optimizer._distributed.reducer.buckets]
     assert len(names) == 2 and not any(name.endswith(".2") for name in names), names

@@ -75,7 +75,7 @@ def test_clipping_in_the_plain_loop(rank_count):
     before = core.statistics()["tensors"]
     train(model, optimizer, lambda step: part_of(step + 1), 1, clip)
     # Each gradient once, and with each unit which of them there are.
-    units = len(optimizer._distributed.reducer._units)
+    units = len(optimizer._distributed.reducer.buckets)
     assert core.statistics()["tensors"] - before == len(list(model.parameters())) + units
     parallel, norms[:] = list(norms), []
     expected = serial(2, before_step=clip)

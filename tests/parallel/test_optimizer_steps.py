@@ -14,7 +14,7 @@ from training import batch, check_equal, check_same_on_ranks, distributed, make_
 
 import sirtaki.torch as hvd
 from sirtaki.native import core
-from sirtaki.torch.gradients.units import REDUCED, SENT
+from sirtaki.torch.gradients.slots import REDUCED, SENT
 
 
 class TwoBranches(torch.nn.Module):
@@ -207,7 +207,7 @@ def test_the_end_of_a_backward_without_parameters_of_its_own(rank_count):
         optimizer.zero_grad()
         x, y = part_of(step)
         F.cross_entropy(checkpoint(inner, x.requires_grad_(), use_reentrant=True), y).backward()
-        assert {unit.state for unit in optimizer._distributed.reducer._units} == {REDUCED}
+        assert {unit.state for unit in optimizer._distributed.reducer.buckets} == {REDUCED}
         for parameter in model.parameters():
             parameter.grad.mul_(0.5)
         optimizer.step()
@@ -290,7 +290,7 @@ def test_an_interrupted_wait_goes_on(rank_count):
     told = Path(os.environ[WORKER]) / "interrupted"
 
     def interrupt(number, frame):
-        if frame.f_code.co_name == "finish":
+        if frame.f_code.co_name == "_wait":
             signal.setitimer(signal.ITIMER_REAL, 0)
             told.touch()
             raise KeyboardInterrupt
@@ -312,7 +312,7 @@ def test_an_interrupted_wait_goes_on(rank_count):
                 signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
             with pytest.raises(KeyboardInterrupt) if hvd.rank() == 0 else contextlib.nullcontext():
                 F.cross_entropy(out, y).backward()
-            units = optimizer._distributed.reducer._units
+            units = optimizer._distributed.reducer.buckets
             assert {unit.state for unit in units} == ({SENT} if hvd.rank() == 0 else {REDUCED})
             hvd.barrier()
             told.unlink(missing_ok=True)

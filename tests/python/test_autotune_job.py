@@ -22,7 +22,7 @@ while not tuner.over and steps < 500:
     model(torch.randn(8, 128)).square().sum().backward()
     optimizer.step()
     steps += 1
-units = [len(unit.slots) for unit in optimizer._distributed.reducer._units]
+units = [len(unit.slots) for unit in optimizer._distributed.reducer.buckets]
 total = sum(float(parameter.double().sum()) for parameter in model.parameters())
 print(json.dumps([tuner.over, steps, tuner._current, units, total]), flush=True)
 """

@@ -8,7 +8,18 @@ namespace sirtaki::dlpack {
 
 inline constexpr const char* kCapsule = "dlpack_exchange_api";
 inline constexpr std::uint32_t kMajor = 1;
-inline constexpr std::int32_t kCuda = 2;  // the kind of device
+
+// Kinds of devices.
+inline constexpr std::int32_t kHost = 1;
+inline constexpr std::int32_t kCuda = 2;
+
+// Codes of dtypes.
+inline constexpr std::uint8_t kInt = 0;
+inline constexpr std::uint8_t kUint = 1;
+inline constexpr std::uint8_t kFloat = 2;
+inline constexpr std::uint8_t kBfloat = 4;
+inline constexpr std::uint8_t kComplex = 5;
+inline constexpr std::uint8_t kBool = 6;
 
 struct DataType {
   std::uint8_t code;

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "gradients.h"
-#include "prepared.h"
 
 namespace sirtaki {
 namespace {
@@ -17,17 +16,17 @@ namespace {
 namespace py = pybind11;
 
 PyTypeObject* step_type = nullptr;
-PyTypeObject* unit_type = nullptr;
+PyTypeObject* bucket_type = nullptr;
 PyTypeObject* slot_type = nullptr;
 
 PyObject* slots_of(PyObject* self, void*) {
-  PyObject* const slots = as<GradientUnit>(self)->slots;
+  PyObject* const slots = as<Bucket>(self)->slots;
   return slots == nullptr ? PyTuple_New(0) : new_reference(slots);
 }
 
-// Takes any sequence of GradientSlot. The prepared request is no longer valid.
+// Takes any sequence of GradientSlot. The bucket gets a new request.
 int set_slots(PyObject* self, PyObject* value, void*) {
-  auto* unit = as<GradientUnit>(self);
+  auto* bucket = as<Bucket>(self);
   PyObject* const slots = value == nullptr ? PyTuple_New(0) : PySequence_Tuple(value);
   if (slots == nullptr) return -1;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(slots); ++i) {
@@ -36,44 +35,31 @@ int set_slots(PyObject* self, PyObject* value, void*) {
     PyErr_SetString(PyExc_TypeError, "slots must be GradientSlot objects");
     return -1;
   }
-  Py_XSETREF(unit->slots, slots);
-  Py_CLEAR(unit->prepared);
+  Py_XSETREF(bucket->slots, slots);
+  delete std::exchange(bucket->request, nullptr);
   return 0;
 }
 
-PyObject* prepared_of(PyObject* self, void*) {
-  PyObject* const prepared = as<GradientUnit>(self)->prepared;
-  return new_reference(prepared == nullptr ? Py_None : prepared);
+PyObject* presence_of(PyObject* self, void*) {
+  const BucketRequest* const request = as<Bucket>(self)->request;
+  return new_reference(request == nullptr ? Py_None : request->presence().ptr());
 }
 
-int set_prepared(PyObject* self, PyObject* value, void*) {
-  auto* unit = as<GradientUnit>(self);
-  if (value == nullptr || value == Py_None) {
-    Py_CLEAR(unit->prepared);
-  } else if (py::isinstance<PreparedAllreduce>(value)) {
-    Py_XSETREF(unit->prepared, new_reference(value));
-  } else {
-    PyErr_SetString(PyExc_TypeError, "prepared must be a PreparedAllreduce or None");
-    return -1;
-  }
-  return 0;
+PyObject* bucket_of(PyObject* self, void*) {
+  auto* bucket = as<GradientSlot>(self)->bucket;
+  return new_reference(bucket == nullptr ? Py_None : reinterpret_cast<PyObject*>(bucket));
 }
 
-PyObject* unit_of(PyObject* self, void*) {
-  auto* unit = as<GradientSlot>(self)->unit;
-  return new_reference(unit == nullptr ? Py_None : reinterpret_cast<PyObject*>(unit));
-}
-
-int set_unit(PyObject* self, PyObject* value, void*) {
+int set_bucket(PyObject* self, PyObject* value, void*) {
   if (value == Py_None) {
-    Py_CLEAR(as<GradientSlot>(self)->unit);
+    Py_CLEAR(as<GradientSlot>(self)->bucket);
     return 0;
   }
-  if (value == nullptr || !PyObject_TypeCheck(value, unit_type)) {
-    PyErr_SetString(PyExc_TypeError, "unit must be a GradientUnit or None");
+  if (value == nullptr || !PyObject_TypeCheck(value, bucket_type)) {
+    PyErr_SetString(PyExc_TypeError, "bucket must be a GradientBucket or None");
     return -1;
   }
-  Py_XSETREF(as<GradientSlot>(self)->unit, as<GradientUnit>(new_reference(value)));
+  Py_XSETREF(as<GradientSlot>(self)->bucket, as<Bucket>(new_reference(value)));
   return 0;
 }
 
@@ -81,18 +67,26 @@ int init_step(PyObject* self, PyObject* arguments, PyObject*) {
   auto* step = as<GradientStep>(self);
   PyObject* gradient = nullptr;
   PyObject* send = nullptr;
-  if (!PyArg_ParseTuple(arguments, "OOi", &gradient, &send, &step->passes)) return -1;
+  if (!PyArg_ParseTuple(arguments, "OOi(idd)i", &gradient, &send, &step->passes, &step->op, &step->prescale,
+                        &step->postscale, &step->process_set)) {
+    return -1;
+  }
   Py_XSETREF(step->on_gradient, new_reference(gradient));
   Py_XSETREF(step->send, new_reference(send));
   Py_XSETREF(step->site, PyUnicode_FromString(""));
   return step->site == nullptr ? -1 : 0;
 }
 
-int init_unit(PyObject* self, PyObject* arguments, PyObject*) {
+int init_bucket(PyObject* self, PyObject* arguments, PyObject*) {
+  auto* bucket = as<Bucket>(self);
   PyObject* step = nullptr;
   PyObject* slots = nullptr;
-  if (!PyArg_ParseTuple(arguments, "O!O", step_type, &step, &slots)) return -1;
-  Py_XSETREF(as<GradientUnit>(self)->step, as<GradientStep>(new_reference(step)));
+  PyObject* name = nullptr;
+  int in_place = 0;
+  if (!PyArg_ParseTuple(arguments, "O!OUp", step_type, &step, &slots, &name, &in_place)) return -1;
+  Py_XSETREF(bucket->step, as<GradientStep>(new_reference(step)));
+  Py_XSETREF(bucket->name, new_reference(name));
+  bucket->in_place = static_cast<char>(in_place);
   return set_slots(self, slots, nullptr);
 }
 
@@ -115,49 +109,34 @@ int visit_members(PyObject* self, visitproc visit, void* arg) {
 }
 
 template <class T, auto... members>
-int clear_members(PyObject* self) {
-  const auto one = [](auto*& member) { Py_XDECREF(reinterpret_cast<PyObject*>(std::exchange(member, nullptr))); };
+int clear_members([[maybe_unused]] PyObject* self) {
+  [[maybe_unused]] const auto one = [](auto*& member) {
+    Py_XDECREF(reinterpret_cast<PyObject*>(std::exchange(member, nullptr)));
+  };
   (one(as<T>(self)->*members), ...);
   return 0;
 }
 
 constexpr auto visit_step = &visit_members<GradientStep, &GradientStep::on_gradient, &GradientStep::send>;
 constexpr auto clear_step = &clear_members<GradientStep, &GradientStep::on_gradient, &GradientStep::send>;
-constexpr auto visit_unit = &visit_members<GradientUnit, &GradientUnit::step, &GradientUnit::slots>;
-// A unit owns a reference to its step, because hooks read the step as long as they exist.
-constexpr auto clear_unit = &clear_members<GradientUnit, &GradientUnit::slots>;
+constexpr auto visit_bucket = &visit_members<Bucket, &Bucket::step, &Bucket::slots, &Bucket::work, &Bucket::packed>;
+// A bucket owns a reference to its step, because hooks read the step as long as they exist.
+constexpr auto clear_bucket = &clear_members<Bucket, &Bucket::slots, &Bucket::work, &Bucket::packed>;
 constexpr auto visit_slot =
-    &visit_members<GradientSlot, &GradientSlot::parameter, &GradientSlot::unit, &GradientSlot::gradient>;
+    &visit_members<GradientSlot, &GradientSlot::parameter, &GradientSlot::bucket, &GradientSlot::gradient>;
 constexpr auto clear_slot =
-    &clear_members<GradientSlot, &GradientSlot::parameter, &GradientSlot::unit, &GradientSlot::gradient>;
+    &clear_members<GradientSlot, &GradientSlot::parameter, &GradientSlot::bucket, &GradientSlot::gradient>;
 
-void release(PyObject* self) {
+// clear: all that the garbage collector may clear. members: those that it may not.
+template <class T, int (*clear)(PyObject*), auto... members>
+void drop(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  clear(self);
+  clear_members<T, members...>(self);
+  if constexpr (std::is_same_v<T, Bucket>) delete as<Bucket>(self)->request;
   PyTypeObject* const type = Py_TYPE(self);
   type->tp_free(self);
   Py_DECREF(type);
-}
-
-void drop_step(PyObject* self) {
-  PyObject_GC_UnTrack(self);
-  clear_step(self);
-  Py_CLEAR(as<GradientStep>(self)->site);
-  release(self);
-}
-
-void drop_unit(PyObject* self) {
-  PyObject_GC_UnTrack(self);
-  clear_unit(self);
-  auto* unit = as<GradientUnit>(self);
-  Py_CLEAR(unit->step);
-  Py_CLEAR(unit->prepared);
-  Py_CLEAR(unit->work);
-  release(self);
-}
-
-void drop_slot(PyObject* self) {
-  PyObject_GC_UnTrack(self);
-  clear_slot(self);
-  release(self);
 }
 
 PyMemberDef step_members[] = {
@@ -168,12 +147,14 @@ PyMemberDef step_members[] = {
     {"touched", T_BOOL, offsetof(GradientStep, touched), 0, nullptr},
     {},
 };
-PyMemberDef unit_members[] = {
-    {"step", T_OBJECT, offsetof(GradientUnit, step), READONLY, nullptr},
-    {"work", T_OBJECT, offsetof(GradientUnit, work), 0, nullptr},
-    {"state", T_INT, offsetof(GradientUnit, state), 0, nullptr},
-    {"ready", T_INT, offsetof(GradientUnit, ready), 0, nullptr},
-    {"times", T_INT, offsetof(GradientUnit, times), 0, nullptr},
+PyMemberDef bucket_members[] = {
+    {"step", T_OBJECT, offsetof(Bucket, step), READONLY, nullptr},
+    {"name", T_OBJECT, offsetof(Bucket, name), READONLY, nullptr},
+    {"work", T_OBJECT, offsetof(Bucket, work), READONLY, nullptr},
+    {"state", T_INT, offsetof(Bucket, state), 0, nullptr},
+    {"ready", T_INT, offsetof(Bucket, ready), 0, nullptr},
+    {"times", T_INT, offsetof(Bucket, times), 0, nullptr},
+    {"in_place", T_BOOL, offsetof(Bucket, in_place), 0, nullptr},
     {},
 };
 PyMemberDef slot_members[] = {
@@ -182,17 +163,21 @@ PyMemberDef slot_members[] = {
     {"fired", T_INT, offsetof(GradientSlot, fired), 0, nullptr},
     {},
 };
-PyGetSetDef unit_attributes[] = {
+PyGetSetDef bucket_attributes[] = {
     {"slots", slots_of, set_slots, nullptr, nullptr},
-    {"prepared", prepared_of, set_prepared, nullptr, nullptr},
+    {"presence", presence_of, nullptr, nullptr, nullptr},
     {},
 };
 PyMethodDef slot_methods[] = {{"is_unsettled", slot_is_unsettled, METH_NOARGS, nullptr}, {}};
-PyGetSetDef slot_attributes[] = {{"unit", unit_of, set_unit, nullptr, nullptr}, {}};
-PyMethodDef unit_methods[] = {
-    {"changed", changed_since, METH_NOARGS, nullptr}, {"finish", finish_unit, METH_NOARGS, nullptr},
-    {"hand_over", hand_over, METH_NOARGS, nullptr},   {"has_reduced", has_reduced, METH_O, nullptr},
-    {"reset", reset_unit, METH_NOARGS, nullptr},      {},
+PyGetSetDef slot_attributes[] = {{"bucket", bucket_of, set_bucket, nullptr, nullptr}, {}};
+PyMethodDef bucket_methods[] = {
+    {"send_in_place", send_in_place, METH_NOARGS, nullptr},
+    {"send_packed", send_packed, METH_O, nullptr},
+    {"note_sent", note_sent, METH_VARARGS, nullptr},
+    {"call_name", call_name, METH_NOARGS, nullptr},
+    {"has_reduced", has_reduced, METH_O, nullptr},
+    {"reset", reset_bucket, METH_NOARGS, nullptr},
+    {},
 };
 
 template <class Function>
@@ -212,13 +197,15 @@ PyTypeObject* make_type(py::module_& module, const char* name, std::size_t size,
   return as<PyTypeObject>(type);
 }
 
-std::unique_ptr<PreparedAllreduce> prepare(std::string name, const std::vector<PyTensor>& tensors, int op,
-                                           double prescale, double postscale, int process_set, std::string site,
-                                           const py::sequence& gradients, py::object rest) {
-  const auto verb = static_cast<int>(Verb::kAllreduce);
-  Request request = make_request(verb, std::move(name), op, prescale, postscale, std::move(site));
-  std::vector<Address> addresses = take_tensors(tensors, request);
-  return PreparedAllreduce::make(std::move(request), std::move(addresses), process_set, gradients, std::move(rest));
+// (address, address, dtype number, shape, device) as core.submit() takes it; None if the tensor must be copied first.
+py::object describe_tensor(py::handle tensor) {
+  TensorReader reader;
+  if (!reader.read(tensor.ptr()) || is_lazy(tensor.ptr(), reader.tensor())) return py::none();
+  const std::optional<TensorSpec> spec = spec_of(reader.tensor());
+  if (!spec) return py::none();
+  const auto address = reinterpret_cast<std::uintptr_t>(reader.data());
+  return py::make_tuple(address, address, static_cast<int>(spec->dtype), py::tuple(py::cast(spec->shape)),
+                        spec->device);
 }
 
 }  // namespace
@@ -228,29 +215,28 @@ void bind_gradients(py::module_& module) {
                         {entry(Py_tp_init, init_step),
                          entry(Py_tp_traverse, visit_step),
                          entry(Py_tp_clear, clear_step),
-                         entry(Py_tp_dealloc, drop_step),
+                         entry(Py_tp_dealloc, drop<GradientStep, clear_step, &GradientStep::site>),
                          {Py_tp_members, step_members}});
-  unit_type = make_type(module, "GradientUnit", sizeof(GradientUnit),
-                        {entry(Py_tp_init, init_unit),
-                         entry(Py_tp_traverse, visit_unit),
-                         entry(Py_tp_clear, clear_unit),
-                         entry(Py_tp_dealloc, drop_unit),
-                         {Py_tp_members, unit_members},
-                         {Py_tp_getset, unit_attributes},
-                         {Py_tp_methods, unit_methods}});
+  bucket_type = make_type(module, "GradientBucket", sizeof(Bucket),
+                          {entry(Py_tp_init, init_bucket),
+                           entry(Py_tp_traverse, visit_bucket),
+                           entry(Py_tp_clear, clear_bucket),
+                           entry(Py_tp_dealloc, drop<Bucket, clear_bucket, &Bucket::step, &Bucket::name>),
+                           {Py_tp_members, bucket_members},
+                           {Py_tp_getset, bucket_attributes},
+                           {Py_tp_methods, bucket_methods}});
   slot_type = make_type(module, "GradientSlot", sizeof(GradientSlot),
                         {entry(Py_tp_init, init_slot),
                          entry(Py_tp_traverse, visit_slot),
                          entry(Py_tp_clear, clear_slot),
-                         entry(Py_tp_dealloc, drop_slot),
+                         entry(Py_tp_dealloc, drop<GradientSlot, clear_slot>),
                          entry(Py_tp_call, count_gradient),
                          {Py_tp_members, slot_members},
                          {Py_tp_methods, slot_methods},
                          {Py_tp_getset, slot_attributes}});
-  py::class_<PreparedAllreduce>(module, "PreparedAllreduce");
-  module.def("prepare_allreduce", &prepare, py::arg("name"), py::arg("tensors"), py::arg("op"), py::arg("prescale"),
-             py::arg("postscale"), py::arg("process_set"), py::arg("site"), py::arg("gradients"), py::arg("rest"));
-  module.def("finish_units", &finish_units, py::arg("units"));
+  module.def("finish_buckets", &finish_buckets, py::arg("buckets"));
+  module.def("all_sent", &all_sent, py::arg("buckets"));
+  module.def("describe_tensor", &describe_tensor, py::arg("tensor"));
   module.def("same_parameters", &same_parameters, py::arg("slots"), py::arg("groups"));
   module.def("first_unsettled", &first_unsettled, py::arg("slots"), py::arg("groups"));
   module.def("divert_gradients", &divert_gradients, py::arg("elsewhere"));

@@ -1,18 +1,17 @@
-// The hook; sending and finishing of prepared units.
+// The hook; sending and finishing of buckets; which gradients are the reduced ones.
 #include "gradients.h"
 
 #include <exception>
 #include <new>
 
 #include "core/process.h"
-#include "prepared.h"
 
 namespace sirtaki {
 namespace {
 
 namespace py = pybind11;
 
-bool diverted = false;  // Python sends all units, for example to a step that is captured
+bool diverted = false;  // Python sends all buckets, for example to a step that is captured
 
 // An attribute of tensors. Saves Python's look-up in the tensor's type at every access.
 struct Attribute {
@@ -36,6 +35,32 @@ struct Attribute {
     PyErr_Clear();
   }
 };
+
+template <class T>
+py::object object_of(T* object) {
+  return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(object));
+}
+
+std::string_view text_of(PyObject* string) {
+  Py_ssize_t length = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(string, &length);
+  if (text == nullptr) throw py::error_already_set();
+  return {text, static_cast<std::size_t>(length)};
+}
+
+std::string name_of_call(const Bucket* bucket) {
+  const std::string name(text_of(bucket->name));
+  return bucket->times == 0 ? name : name + ".pass" + std::to_string(bucket->times + 1);
+}
+
+BucketRequest& request_of(Bucket* bucket) {
+  if (bucket->request == nullptr) {
+    const GradientStep& step = *bucket->step;
+    bucket->request = new BucketRequest({static_cast<int>(Verb::kAllreduce), std::string(text_of(bucket->name)),
+                                         step.op, step.prescale, step.postscale, ""});
+  }
+  return *bucket->request;
+}
 
 py::object gradient_of(const GradientSlot* slot) {
   static Attribute grad{"grad"};
@@ -66,64 +91,51 @@ bool is_remembered(const GradientSlot* slot, PyObject* gradient) {
   return gradient == (slot->gradient == nullptr ? Py_None : slot->gradient);
 }
 
-// The gradients of all slots, then `rest`; empty if a slot has no gradient.
-py::object gradients_of(const GradientUnit* unit, const py::object& rest) {
-  const Py_ssize_t count = size_of(unit);
-  auto gradients = py::reinterpret_steal<py::object>(PyTuple_New(count + 1));
+// The bucket's gradients; nothing if they must be packed.
+py::object gradients_of(const Bucket* bucket) {
+  if (bucket->in_place == 0 || diverted) return {};
+  const Py_ssize_t count = size_of(bucket);
+  auto gradients = py::reinterpret_steal<py::object>(PyTuple_New(count));
   if (!gradients) throw py::error_already_set();
-  PyTuple_SET_ITEM(gradients.ptr(), count, py::object(rest).release().ptr());
   for (Py_ssize_t i = 0; i < count; ++i) {
-    PyObject* const gradient = gradient_of(slot_at(unit, i)).release().ptr();
+    PyObject* const gradient = gradient_of(slot_at(bucket, i)).release().ptr();
     PyTuple_SET_ITEM(gradients.ptr(), i, gradient);
     if (gradient == Py_None) return {};
   }
   return gradients;
 }
 
-bool is_asked_for_at(const PreparedAllreduce& prepared, PyObject* site) {
-  Py_ssize_t length = 0;
-  const char* text = PyUnicode_AsUTF8AndSize(site, &length);
-  if (text == nullptr) throw py::error_already_set();
-  return prepared.site() == std::string_view(text, static_cast<std::size_t>(length));
-}
-
-// The unit's gradients, if they lie as `prepared` describes them; otherwise nothing.
-py::object located_gradients(const GradientUnit* unit, PreparedAllreduce& prepared) {
-  if (!is_asked_for_at(prepared, unit->step->site)) return {};
-  py::object gradients = gradients_of(unit, prepared.rest());
-  const auto count = static_cast<std::size_t>(size_of(unit));
-  if (!gradients || !prepared.locate(&PyTuple_GET_ITEM(gradients.ptr(), 0), count)) return {};
-  return gradients;
-}
-
-// False if the unit must be prepared again.
-bool send_as_before(GradientUnit* unit) {
-  if (unit->prepared == nullptr || unit->times != 0 || diverted) return false;
-  const auto held = py::reinterpret_borrow<py::object>(unit->prepared);
-  auto& prepared = held.cast<PreparedAllreduce&>();
-  const py::object gradients = located_gradients(unit, prepared);
-  if (!gradients) return false;
-  py::object work;
-  try {
-    auto engine = engine_for_collective();
-    const std::optional<std::uintptr_t> stream = prepared.stream();
-    auto promise = engine->queue().put(prepared.process_set(), prepared.submission(stream), WakeUp::kIfCoreFree);
-    work = wrap_work(std::move(promise), std::move(engine), gradients, stream);
-  } catch (const Error&) {
-    return false;  // Python will meet the same error and raise it
+// The slots remember the gradients that this work reduces: these, or if null the present ones of the parameters.
+void remember_sent(Bucket* bucket, const py::object& work, PyObject* const* gradients = nullptr) {
+  for (Py_ssize_t i = 0; i < size_of(bucket); ++i) {
+    GradientSlot* const slot = slot_at(bucket, i);
+    remember(slot, gradients != nullptr ? gradients[i] : gradient_of(slot).ptr());
   }
-  Py_XSETREF(unit->work, work.release().ptr());
-  for (Py_ssize_t i = 0; i < size_of(unit); ++i) remember(slot_at(unit, i), PyTuple_GET_ITEM(gradients.ptr(), i));
-  unit->times = 1;
-  unit->state = kSent;
-  unit->as_prepared = 1;
-  return true;
+  Py_XSETREF(bucket->work, new_reference(work.ptr()));
+  ++bucket->times;
+  bucket->state = kSent;
 }
 
-PyObject* none_or_error(PyObject* result) {
-  if (result == nullptr) return nullptr;
-  Py_DECREF(result);
-  Py_RETURN_NONE;
+// Submits the gradients, or what Python has packed in their place. False, without any effect, if that is not possible.
+bool send(Bucket* bucket, PyObject* packed) {
+  const py::object tensors = packed == nullptr ? gradients_of(bucket) : py::tuple(py::handle(packed).attr("tensors"));
+  if (!tensors || PyTuple_GET_SIZE(tensors.ptr()) == 0) return false;
+  PyObject* const* const first = &PyTuple_GET_ITEM(tensors.ptr(), 0);
+  BucketRequest& request = request_of(bucket);
+  if (!request.locate(first, static_cast<std::size_t>(PyTuple_GET_SIZE(tensors.ptr())))) return false;
+  if (!request.is_complete()) request.complete(object_of(bucket).attr("make_presence")(py::handle(*first)));
+  auto engine = engine_for_collective();
+  const std::optional<std::uintptr_t> stream = request.stream();
+  py::object own = py::none();
+  if (packed != nullptr) own = py::handle(packed).attr("present");
+  std::string name = bucket->times == 0 ? std::string() : name_of_call(bucket);
+  Submission submission = request.submission(std::move(name), text_of(bucket->step->site), own, stream);
+  auto work = engine->queue().put(bucket->step->process_set, std::move(submission), WakeUp::kIfCoreFree);
+  const py::tuple keep = py::make_tuple(tensors, request.presence(), own);
+  remember_sent(bucket, wrap_work(std::move(work), std::move(engine), keep, stream),
+                packed == nullptr ? first : nullptr);
+  Py_XSETREF(bucket->packed, new_reference(packed));
+  return true;
 }
 
 // Call it in a catch block: sets the exception as Python's error. C++ exceptions must not reach autograd or Python.
@@ -146,55 +158,75 @@ PyObject* raised() {
 
 void divert_gradients(bool elsewhere) { diverted = elsewhere; }
 
-PyObject* count_gradient(PyObject* self, PyObject*, PyObject*) {
-  auto* slot = as<GradientSlot>(self);
-  GradientUnit* unit = slot->unit;
-  if (unit == nullptr || unit->step->on_gradient == nullptr) Py_RETURN_NONE;
-  const auto held =
-      py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(unit));  // the slot may get another unit meanwhile
-  GradientStep* step = unit->step;
-  step->touched = 1;
-  if (!step->listening || unit->state != kOpen || slot->fired >= step->passes) {
-    return none_or_error(PyObject_CallOneArg(step->on_gradient, self));
-  }
-  if (++slot->fired < step->passes) Py_RETURN_NONE;
-  step->full = 1;
-  if (++unit->ready < size_of(unit)) Py_RETURN_NONE;
+namespace {
+
+void call(PyObject* function, PyObject* argument) {
+  if (!py::reinterpret_steal<py::object>(PyObject_CallOneArg(function, argument))) throw py::error_already_set();
+}
+
+// Runs a function for Python. No C++ exception may reach autograd or Python.
+template <class Function>
+PyObject* guarded(const Function& function) {
   try {
-    if (send_as_before(unit)) Py_RETURN_NONE;
+    return py::object(function()).release().ptr();
   } catch (...) {
     return raised();
   }
-  return none_or_error(PyObject_CallOneArg(step->send, reinterpret_cast<PyObject*>(unit)));
+}
+
+}  // namespace
+
+PyObject* count_gradient(PyObject* self, PyObject*, PyObject*) {
+  return guarded([slot = as<GradientSlot>(self)] {
+    if (slot->bucket == nullptr || slot->bucket->step->on_gradient == nullptr) return py::none();
+    py::object held = object_of(slot->bucket);  // the slot may get another bucket meanwhile
+    auto* bucket = as<Bucket>(held.ptr());
+    GradientStep* step = bucket->step;
+    step->touched = 1;
+    if (step->listening == 0 || bucket->state != kOpen || slot->fired >= step->passes) {
+      call(step->on_gradient, reinterpret_cast<PyObject*>(slot));
+      if (slot->bucket == nullptr) return py::none();  // the optimizer has let go of it
+      held = object_of(slot->bucket);
+      bucket = as<Bucket>(held.ptr());
+    }
+    if (++slot->fired < step->passes) return py::none();
+    step->full = 1;
+    if (++bucket->ready == size_of(bucket) && !send(bucket, nullptr)) call(step->send, held.ptr());
+    return py::none();
+  });
+}
+
+PyObject* send_in_place(PyObject* self, PyObject*) {
+  return guarded([&] { return py::bool_(send(as<Bucket>(self), nullptr)); });
+}
+
+PyObject* send_packed(PyObject* self, PyObject* packed) {
+  return guarded([&] {
+    if (!send(as<Bucket>(self), packed)) throw py::value_error("packed tensors must be dense, on the host or a GPU");
+    return py::none();
+  });
+}
+
+PyObject* note_sent(PyObject* self, PyObject* arguments) {
+  return guarded([&] {
+    auto* bucket = as<Bucket>(self);
+    const auto [work, packed] = py::reinterpret_borrow<py::tuple>(arguments).cast<std::pair<py::object, py::object>>();
+    remember_sent(bucket, work);
+    Py_XSETREF(bucket->packed, new_reference(packed.ptr()));
+    return py::none();
+  });
+}
+
+PyObject* call_name(PyObject* self, PyObject*) {
+  return guarded([&] { return py::str(name_of_call(as<Bucket>(self))); });
 }
 
 namespace {
 
-std::optional<std::uintptr_t> stream_of(const GradientUnit* unit) {
-  if (unit->prepared == nullptr) return std::nullopt;  // its slots have changed meanwhile
-  return py::handle(unit->prepared).cast<PreparedAllreduce&>().stream();
-}
-
-bool is_under_way(const GradientUnit* unit) {
-  return unit->state == kSent && unit->work != nullptr && unit->as_prepared != 0;
-}
-
-// Throws the errors of Work.wait and then changes nothing, so an interrupted wait can be repeated.
-void wait_for_unit(GradientUnit* unit) {
-  wait_for(py::reinterpret_borrow<py::object>(unit->work), stream_of(unit));
-  Py_CLEAR(unit->work);
-  unit->state = kReduced;
-  unit->as_prepared = 0;
-}
-
-py::object object_of(GradientSlot* slot) {
-  return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(slot));
-}
-
 // The first slot whose gradient was replaced or written since it was sent; true if there is none.
-py::object changed_slot(const GradientUnit* unit) {
-  for (Py_ssize_t i = 0; i < size_of(unit); ++i) {
-    GradientSlot* const slot = slot_at(unit, i);
+py::object changed_slot(const Bucket* bucket) {
+  for (Py_ssize_t i = 0; i < size_of(bucket); ++i) {
+    GradientSlot* const slot = slot_at(bucket, i);
     const py::object gradient = gradient_of(slot);
     if (!is_remembered(slot, gradient.ptr())) return object_of(slot);
     if (slot->gradient != nullptr && version_of(slot->gradient) != slot->version) return object_of(slot);
@@ -202,76 +234,62 @@ py::object changed_slot(const GradientUnit* unit) {
   return py::bool_(true);
 }
 
-}  // namespace
-
-PyObject* finish_unit(PyObject* self, PyObject*) {
-  auto* unit = as<GradientUnit>(self);
-  if (!is_under_way(unit)) Py_RETURN_FALSE;
-  try {
-    wait_for_unit(unit);
-    return changed_slot(unit).release().ptr();
-  } catch (...) {
-    return raised();
-  }
-}
-
-py::object finish_units(const py::list& units) {
-  for (const py::handle unit : units) {
-    if (!is_under_way(as<GradientUnit>(unit.ptr()))) return py::bool_(false);
-  }
-  std::optional<Error> failure;
-  py::object changed = py::bool_(true);
-  for (const py::handle each : units) {
-    const auto held = py::reinterpret_borrow<py::object>(each);
-    auto* unit = as<GradientUnit>(held.ptr());
-    try {
-      wait_for_unit(unit);
-      if (changed.ptr() == Py_True) changed = changed_slot(unit);
-    } catch (const Error& error) {
-      if (!failure) failure = error;
-    }
-  }
-  if (failure) throw *failure;
+// Throws the errors of Work.wait and then changes nothing, so an interrupted wait can be repeated. Returns
+// changed_slot().
+py::object finish(Bucket* bucket) {
+  wait_for(object_of(bucket->work), bucket->request == nullptr ? std::nullopt : bucket->request->stream());
+  py::object changed = changed_slot(bucket);
+  if (bucket->packed != nullptr && changed.ptr() == Py_True)
+    object_of(bucket->packed).attr("unpack")(object_of(bucket));
+  Py_CLEAR(bucket->work);
+  Py_CLEAR(bucket->packed);
+  bucket->state = kReduced;
   return changed;
 }
 
-PyObject* hand_over(PyObject* self, PyObject*) {
-  const auto* unit = as<GradientUnit>(self);
-  try {
-    for (Py_ssize_t i = 0; i < size_of(unit); ++i) remember(slot_at(unit, i), gradient_of(slot_at(unit, i)).ptr());
-    Py_RETURN_NONE;
-  } catch (...) {
-    return raised();
+}  // namespace
+
+py::object finish_buckets(const py::list& buckets) {
+  std::exception_ptr failure;
+  py::object changed = py::bool_(true);
+  for (const py::handle each : py::tuple(buckets)) {  // the list may change meanwhile
+    auto* const bucket = as<Bucket>(each.ptr());
+    if (bucket->state != kSent) continue;
+    try {
+      const py::object found = finish(bucket);
+      if (changed.ptr() == Py_True) changed = found;
+    } catch (const Error&) {
+      if (!failure) failure = std::current_exception();
+    } catch (const py::error_already_set& error) {
+      if (!error.matches(PyExc_Exception)) throw;  // interrupted
+      if (!failure) failure = std::current_exception();
+    }
   }
+  if (failure) std::rethrow_exception(failure);
+  return changed;
 }
 
-PyObject* changed_since(PyObject* self, PyObject*) {
-  try {
-    return changed_slot(as<GradientUnit>(self)).release().ptr();
-  } catch (...) {
-    return raised();
+bool all_sent(const py::list& buckets) {
+  for (const py::handle bucket : buckets) {
+    if (as<Bucket>(bucket.ptr())->state == kOpen) return false;
   }
+  return true;
 }
 
 PyObject* has_reduced(PyObject*, PyObject* argument) {
   const auto* slot = as<GradientSlot>(argument);
-  if (slot->gradient == nullptr) Py_RETURN_FALSE;
-  try {
-    return PyBool_FromLong(gradient_of(slot).ptr() == slot->gradient);
-  } catch (...) {
-    return raised();
-  }
+  return guarded([&] { return py::bool_(slot->gradient != nullptr && gradient_of(slot).ptr() == slot->gradient); });
 }
 
-PyObject* reset_unit(PyObject* self, PyObject*) {
-  auto* unit = as<GradientUnit>(self);
-  unit->state = kOpen;
-  unit->ready = unit->times = 0;
-  unit->as_prepared = 0;
-  Py_CLEAR(unit->work);
-  for (Py_ssize_t i = 0; i < size_of(unit); ++i) {
-    slot_at(unit, i)->fired = 0;
-    Py_CLEAR(slot_at(unit, i)->gradient);
+PyObject* reset_bucket(PyObject* self, PyObject*) {
+  auto* bucket = as<Bucket>(self);
+  bucket->state = kOpen;
+  bucket->ready = bucket->times = 0;
+  Py_CLEAR(bucket->work);
+  Py_CLEAR(bucket->packed);
+  for (Py_ssize_t i = 0; i < size_of(bucket); ++i) {
+    slot_at(bucket, i)->fired = 0;
+    Py_CLEAR(slot_at(bucket, i)->gradient);
   }
   Py_RETURN_NONE;
 }
@@ -298,31 +316,21 @@ bool visit_parameters(const py::tuple& slots, const py::list& groups, Visit visi
   return next == count;
 }
 
-py::object called(const py::object& tensor, const char* method) {
-  return py::reinterpret_steal<py::object>(PyObject_CallMethod(tensor.ptr(), method, nullptr));
-}
-
 // Whether two tensors use the same memory, like x and x.detach().
-bool is_same_memory(const py::object& one, const py::object& other) {
-  for (const char* method : {"data_ptr", "stride", "size"}) {
-    const py::object own = called(one, method);
-    const py::object others = own ? called(other, method) : py::object();
-    if (!others) {
-      PyErr_Clear();  // a sparse one
-      return false;
-    }
-    if (!own.equal(others)) return false;
-  }
-  return py::getattr(one, "dtype").is(py::getattr(other, "dtype"));
+bool is_same_memory(PyObject* one, PyObject* other) {
+  TensorReader own;
+  TensorReader others;
+  return own.read(one) && others.read(other) && own.data() == others.data() &&
+         Layout(own.tensor()).fits(others.tensor());
 }
 
 bool holds_reduced(const GradientSlot* slot, const py::object& gradient) {
-  if (slot->unit == nullptr || slot->unit->state < kReduced || slot->gradient == nullptr) return false;
+  if (slot->bucket == nullptr || slot->bucket->state < kReduced || slot->gradient == nullptr) return false;
   if (gradient.ptr() == slot->gradient) return true;
-  return is_same_memory(gradient, py::reinterpret_borrow<py::object>(slot->gradient));
+  return is_same_memory(gradient.ptr(), slot->gradient);
 }
 
-// A parameter without a unit: it was frozen, or is not reduced.
+// A parameter without a bucket: it was frozen, or is not reduced.
 bool sleeps(const GradientSlot* slot) {
   return py::getattr(slot->parameter, "requires_grad").ptr() == Py_False && gradient_of(slot).is_none();
 }
@@ -336,16 +344,12 @@ bool is_unsettled(const GradientSlot* slot) {
 }  // namespace
 
 PyObject* slot_is_unsettled(PyObject* self, PyObject*) {
-  try {
-    return PyBool_FromLong(is_unsettled(as<GradientSlot>(self)));
-  } catch (...) {
-    return raised();
-  }
+  return guarded([&] { return py::bool_(is_unsettled(as<GradientSlot>(self))); });
 }
 
 bool same_parameters(const py::tuple& slots, const py::list& groups) {
   return visit_parameters(slots, groups,
-                          [](const GradientSlot* slot) { return slot->unit != nullptr || sleeps(slot); });
+                          [](const GradientSlot* slot) { return slot->bucket != nullptr || sleeps(slot); });
 }
 
 py::object first_unsettled(const py::tuple& slots, const py::list& groups) {

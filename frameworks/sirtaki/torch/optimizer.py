@@ -57,8 +57,8 @@ class Attachment:
         """After each step, if SIRTAKI_CHECK_PARAMETERS asks for it."""
         if self.check is not None and self._has_peers():
             entries = enumerate(parameters_of(optimizer))
-            group = self.options.process_set.process_set_id or 0
-            self.check.after_step(lambda: [described(self.options.name_of(i), p) for i, p in entries], group)
+            names = self.options.name_of
+            self.check.after_step(lambda: [described(names(i), p) for i, p in entries], self.options.group)
 
     def close(self) -> None:
         if self.reducer is not None:

@@ -17,7 +17,7 @@ from sirtaki.exceptions import SirtakiInternalError
 from sirtaki.exchange import allgather_bytes
 from sirtaki.native import core
 from sirtaki.reduce_ops import Sum
-from sirtaki.torch.gradients.units import DENSE, SPARSE, Slot
+from sirtaki.torch.gradients.slots import DENSE, SPARSE, Slot
 from sirtaki.torch.ops.tensors import describe
 
 _ALLREDUCE = core.VERBS["allreduce"]

@@ -32,6 +32,11 @@ class Options:
     number: int = 0  # among optimizers with the same names of parameters; 0: not known yet
 
     @property
+    def group(self) -> int:
+        """The id of the process set."""
+        return self.process_set.process_set_id or 0
+
+    @property
     def first_name(self) -> str:
         """Equal on all ranks, also if their parameters are in another order. No optimizer of the same number has it."""
         return min(self.names, default="")
@@ -46,8 +51,7 @@ class Options:
         Every rank must make such optimizers in the same order. A copy gets its number when it is first used, for a
         rank may make one for itself, to save it for example.
         """
-        group = self.process_set.process_set_id or 0
-        keys = [(name, group) for name in self.names or [""]]
+        keys = [(name, self.group) for name in self.names or [""]]
         self.number = 1 + max(_highest.get(key, 0) for key in keys)
         _highest.update(dict.fromkeys(keys, self.number))
 

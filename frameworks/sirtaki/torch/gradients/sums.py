@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import torch
 
-from sirtaki.torch.gradients.units import Slot
+from sirtaki.torch.gradients.slots import Slot
 
 
 class SumsOfLastStep:
