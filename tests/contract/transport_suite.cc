@@ -101,6 +101,10 @@ void check_part(const std::unique_ptr<Transport>& part, int rank, const std::vec
   barrier(*part);
 }
 
+void check_split(Transport& transport, const std::vector<int>& ranks) {
+  check_part(transport.split(ranks), transport.rank(), ranks);
+}
+
 void check_splits(Transport& transport) {
   std::vector<int> backwards(static_cast<std::size_t>(transport.size()));
   std::iota(backwards.rbegin(), backwards.rend(), 0);
@@ -113,10 +117,6 @@ void check_splits(Transport& transport) {
   for (int rank = 0; rank < transport.size(); rank += 2) even.push_back(rank);
   check_split(transport, transport.rank() % 2 == 0 ? even : odd);  // both at once
   check_split(transport, transport.rank() % 2 == 0 ? std::vector<int>{} : odd);
-}
-
-void check_split(Transport& transport, const std::vector<int>& ranks) {
-  check_part(transport.split(ranks), transport.rank(), ranks);
 }
 
 // Each rank calls only for groups that hold it: its neighbours twice, both in the same order, then all.
