@@ -102,6 +102,22 @@ except hvd.SirtakiInternalError as error:
         job.assert_nothing_left()
 
 
+def test_a_death_ends_a_receive_from_the_dead_rank(tmp_path: Path) -> None:
+    body = """
+from sirtaki.exchange import start_transfer
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    start_transfer("receive", bytearray(4), 1, 0).wait()
+except hvd.SirtakiInternalError as error:
+    print("caught", error)
+    raise
+"""
+    done = run("-np", "2", *written(tmp_path, body))
+    assert done.returncode == 137, done.stderr
+    assert b"[0] caught rank 1 on host " in done.stdout, done.stdout
+
+
 def test_a_process_that_goes_while_its_program_lives(tmp_path: Path) -> None:
     """A script around the rank's process hides its exit code, not its death."""
     program = written(tmp_path, "if rank == 1: os._exit(0)\nmeet('second')\n")
