@@ -26,7 +26,7 @@ class Network(nn.Module):
         self.second = nn.Linear(32, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(torch.tanh(self.first(x)))
+        return self.second(self.first(x).tanh()).tanh()
 
 
 def make_model(mesh: DeviceMesh | None) -> nn.Module:

@@ -201,6 +201,7 @@ def test_arguments_are_refused(rank_count):
             (lambda: dist.all_gather([torch.empty(2), torch.empty(3)], torch.empty(2)), "2 tensors of 2 elements"),
             (lambda: dist.all_to_all_single(torch.empty(3), torch.empty(3)), "equal parts among 2 ranks"),
             (lambda: dist.all_reduce(torch.empty(2), torch.distributed.ReduceOp.BAND), "bitwise_and"),
+            (lambda: dist.all_reduce(torch.ones(2).to_sparse()), "dense tensors here, got layout torch.sparse_coo"),
         ):
             with pytest.raises((ValueError, NotImplementedError, RuntimeError), match=text):
                 call()

@@ -45,6 +45,21 @@ def test_fsdp_goes_on_from_a_checkpoint_of_more_ranks(ranks: tuple[int, int], tm
     assert saved < before / 3 and loaded == pytest.approx(saved, abs=2e-4) and after < loaded
 
 
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.long)])
+def test_a_mesh_learns_as_one_process(ranks: int) -> None:
+    text = run(ranks, "torch_mesh.py", "--steps=20")
+    found = re.search(r"^Loss on \d x 2 ranks: (\d\.\d+), in one process: (\d\.\d+)$", text, re.MULTILINE)
+    assert found and float(found.group(1)) == pytest.approx(float(found.group(2)), abs=2e-9), text
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_a_pipeline_learns_as_one_process(ranks: int) -> None:
+    text = run(ranks, "torch_pipeline.py")
+    before, after = map(float, re.findall(r"(\d\.\d+) (?:before|after)", text))
+    assert after < before / 2, text
+    assert float(re.findall(r"^Largest difference from one process: (\S+)$", text, re.MULTILINE)[0]) < 1e-12, text
+
+
 def test_benchmark() -> None:
     text = run(2, "torch_group_benchmark.py", "--rounds=1", "--width=16")
     for what in ("allreduce 1 KiB", "allreduce 64 KiB", "allreduce 25 MiB", "DDP step", "FSDP2 step"):

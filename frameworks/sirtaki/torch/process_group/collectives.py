@@ -29,6 +29,7 @@ from sirtaki.torch.process_group.work import Work
 _ALLREDUCE, _ALLGATHER, _REDUCESCATTER, _BROADCAST, _ALLTOALL, _BARRIER = (
     core.VERBS[verb] for verb in ("allreduce", "allgather", "reducescatter", "broadcast", "alltoall", "barrier")
 )
+_NO_TENSOR: Descriptor = (0, 0, 0, (), HOST)
 
 
 class Collectives:
@@ -284,7 +285,7 @@ class Collectives:
         kind: int | None = None,
         **options: Any,
     ) -> Work:
-        device = described[0][4] if described else HOST
+        _, _, dtype, shape, device = described[0] if described else _NO_TENSOR
         if device != HOST:
             options["stream"] = current_stream(device)
         self._require_open()
@@ -299,6 +300,6 @@ class Collectives:
             **options,
         )
         if kind is None:
-            kind = hash((verb, options.get("op", 0), options.get("root", 0), *[entry[2:4] for entry in described]))
+            kind = hash((verb, options.get("op", 0), options.get("root", 0), dtype, shape, len(described)))
         self._names.submitted(work, kind)
         return Work(work, device, results, last_step, self._completion, self._names.restart)

@@ -18,16 +18,19 @@ def as_list(tensors: Any) -> Tensors:
 
 def dense_memory(tensors: Tensors) -> tuple[Tensors, LastStep]:
     """(contiguous memory for the results; what copies them into tensors that are not contiguous, None if all are)."""
+    if len(tensors) == 1 and tensors[0].layout is torch.strided and tensors[0].is_contiguous():  # the usual case
+        return tensors, None
+    for tensor in tensors:
+        if tensor.layout is not torch.strided:
+            raise ValueError(f"Sirtaki takes dense tensors here, got layout {tensor.layout}")
     dense = [tensor.contiguous() for tensor in tensors]
-    if all(map(operator.is_, dense, tensors)):
-        return dense, None
 
     def copy_back(_: Any) -> None:
         for tensor, copy in zip(tensors, dense, strict=True):
             if tensor is not copy:
                 tensor.copy_(copy)
 
-    return dense, copy_back
+    return dense, copy_back if any(map(operator.is_not, dense, tensors)) else None
 
 
 def apart(tensor: torch.Tensor, output: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -25,7 +25,7 @@ class Work(TorchWork):
         self,
         work: Any,
         device: int,
-        results: Sequence[torch.Tensor],
+        results: list[torch.Tensor],
         last_step: Callable[[Any], None] | None,
         completion: Completion | None,
         on_failure: Callable[[], None],
@@ -37,7 +37,7 @@ class Work(TorchWork):
         TorchWork.__init__(self)
         self._work = work
         self._device = device
-        self._results = list(results)
+        self._results = results
         self._last_step = last_step
         self._completion = completion
         self._on_failure = on_failure
