@@ -104,6 +104,8 @@ class Members:
 
     def others(self) -> list[GradientReducer]:
         """The reducers that have some of the parameters."""
+        if not self._others:
+            return []
         return [other._reducer for reference in self._others if (other := reference()) is not None]
 
     def close(self) -> None:

@@ -89,7 +89,8 @@ class GradientReducer:
         step = self._step
         if not step.listening:
             self._begin_backward()
-            self.adopt(self._members.groups)  # before anything is sent, as on ranks whose backward does not come here
+            # Before anything is sent, as on ranks whose backward does not come here.
+            self._members.adopt(self._members.groups)
             if not self.table.agreed and self.table.buckets:
                 step.site += f" ({self._agreement.change()})"
             if slot.bucket is None:
@@ -188,7 +189,7 @@ class GradientReducer:
         step = self._step
         self._is_new = False
         self._sums.check_cleared()
-        self.adopt(self._members.groups)
+        self._members.adopt(self._members.groups)
         if self._agreement.is_due or not core.all_sent(self.table.buckets):
             self._send_the_rest()
         else:
@@ -253,7 +254,7 @@ class GradientReducer:
 
     def _reduce_now(self) -> None:
         """Reduces gradients that did not come from a backward with hooks, if any rank has them."""
-        self.adopt(self._members.groups)
+        self._members.adopt(self._members.groups)
         self._step.site = call_site()
         try:
             again, made = self._agreement.find_late()
