@@ -12,6 +12,7 @@ import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import sirtaki.torch  # noqa: F401  registers the backend; not needed where Sirtaki is installed
@@ -65,9 +66,10 @@ def main() -> None:
     dist.init_process_group("sirtaki")
     torch.manual_seed(1)
     model = Transformer()
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))  # FSDP would take GPUs where there are some
     for layer in model.layers:
-        fully_shard(layer)
-    fully_shard(model)
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.005)
     if arguments.load:
         parts = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
