@@ -13,6 +13,8 @@ Adasum's gradient is, by convention, the Adasum of the gradients. Min, Max and P
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -20,6 +22,13 @@ from sirtaki.native import core
 from sirtaki.reduce_ops import Adasum, Average, ReduceOp, Sum
 from sirtaki.torch.ops import verbs
 from sirtaki.torch.ops.handles import synchronize
+
+_REDUCTION = "str name, str grad_name, SymInt op, float pre, float post, SymInt group"
+
+
+def _operator(name: str, schema: str) -> Any:
+    """The schema is in words, since torch 2.4 cannot infer it from annotations that are not evaluated."""
+    return torch.library.custom_op(f"sirtaki::{name}", mutates_args=(), schema=schema)
 
 
 def _next(grad_name: str) -> str:
@@ -36,7 +45,7 @@ def _members(process_set: int) -> list[int]:
     return core.process_sets()[process_set]
 
 
-@torch.library.custom_op("sirtaki::allreduce", mutates_args=())
+@_operator("allreduce", f"(Tensor tensor, {_REDUCTION}) -> Tensor")
 def allreduce(tensor: Tensor, name: str, grad_name: str, op: int, pre: float, post: float, group: int) -> Tensor:
     return verbs.allreduce([tensor], name, (op, pre, post, group))[0]
 
@@ -59,7 +68,7 @@ def _allreduce_backward(ctx, grad: Tensor):
 allreduce.register_autograd(_allreduce_backward, setup_context=_save_reduction)
 
 
-@torch.library.custom_op("sirtaki::grouped_allreduce", mutates_args=())
+@_operator("grouped_allreduce", f"(Tensor[] tensors, {_REDUCTION}) -> Tensor[]")
 def grouped_allreduce(
     tensors: list[Tensor], name: str, grad_name: str, op: int, pre: float, post: float, group: int
 ) -> list[Tensor]:
@@ -80,7 +89,7 @@ def _grouped_allreduce_backward(ctx, grads: list[Tensor]):
 grouped_allreduce.register_autograd(_grouped_allreduce_backward, setup_context=_save_reduction)
 
 
-@torch.library.custom_op("sirtaki::grouped_allgather", mutates_args=())
+@_operator("grouped_allgather", "(Tensor[] tensors, str name, str grad_name, SymInt group) -> Tensor[]")
 def grouped_allgather(tensors: list[Tensor], name: str, grad_name: str, group: int) -> list[Tensor]:
     return list(verbs.allgather(tensors, name, group))
 
@@ -111,7 +120,7 @@ def _grouped_allgather_backward(ctx, grads: list[Tensor]):
 grouped_allgather.register_autograd(_grouped_allgather_backward, setup_context=_save_allgather)
 
 
-@torch.library.custom_op("sirtaki::broadcast", mutates_args=())
+@_operator("broadcast", "(Tensor tensor, SymInt root, str name, str grad_name, SymInt group) -> Tensor")
 def broadcast(tensor: Tensor, root: int, name: str, grad_name: str, group: int) -> Tensor:
     return synchronize(verbs.start_broadcast(tensor, verbs.empty_result(tensor), root, name, group, awaited=True))
 
@@ -136,7 +145,7 @@ def _broadcast_backward(ctx, grad: Tensor):
 broadcast.register_autograd(_broadcast_backward, setup_context=_save_broadcast)
 
 
-@torch.library.custom_op("sirtaki::alltoall", mutates_args=())
+@_operator("alltoall", "(Tensor tensor, SymInt[] splits, str name, str grad_name, SymInt group) -> (Tensor, Tensor)")
 def alltoall(tensor: Tensor, splits: list[int], name: str, grad_name: str, group: int) -> tuple[Tensor, Tensor]:
     return verbs.alltoall(tensor, splits, name, group)
 
@@ -167,7 +176,7 @@ def _alltoall_backward(ctx, grad: Tensor, _unused: Tensor):
 alltoall.register_autograd(_alltoall_backward, setup_context=_save_alltoall)
 
 
-@torch.library.custom_op("sirtaki::grouped_reducescatter", mutates_args=())
+@_operator("grouped_reducescatter", f"(Tensor[] tensors, {_REDUCTION}) -> Tensor[]")
 def grouped_reducescatter(
     tensors: list[Tensor], name: str, grad_name: str, op: int, pre: float, post: float, group: int
 ) -> list[Tensor]:
