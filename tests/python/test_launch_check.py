@@ -1,12 +1,13 @@
 """`sirtakirun --check`: what is there, and why what is missing is missing."""
 
 import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from launching import run
+from launching import command, environment, run
 
 from sirtaki.launch import check
 from sirtaki.libraries import mpi_library
@@ -35,6 +36,17 @@ def package(path: Path, name: str, version: str, code: str) -> None:
     info = path / f"{name}-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+def test_a_reader_that_has_seen_enough() -> None:
+    """As in `sirtakirun --check | head -1`."""
+    words = command("--check")
+    with subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as check:
+        assert check.stdout is not None and check.stderr is not None
+        assert check.stdout.readline().startswith(b"Sirtaki:")
+        check.stdout.close()
+        assert check.stderr.read() == b""
+    assert check.returncode == 128 + signal.SIGPIPE
 
 
 def test_table(tmp_path: Path) -> None:

@@ -35,7 +35,16 @@ _CONNECT_SECONDS = 10  # for ssh to one host; less if the start timeout is short
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit code. Exits with code 2 if the command line is wrong."""
-    words = sys.argv[1:] if argv is None else list(argv)
+    try:
+        code = _run(sys.argv[1:] if argv is None else list(argv))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader of our output has ended, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _run(words: list[str]) -> int:
     if words[:1] and words[0] in _COMMANDS:
         return importlib.import_module(f"sirtaki.launch.{words[0]}_command").main(words[1:])
     chosen = options.parse(words)
