@@ -28,6 +28,8 @@ _HELPER = ("missing", "a helper of Horovod's own, never meant for programs")
 _OWN_ARGUMENTS = ("*args, **kwargs", "takes all that the wrapped optimizer's own method takes")
 _PROCESS_SET = ("process_set=global_process_set", "takes a process set, as other calls do")
 
+_MEMBERS = {"add_process_set": ("members_only=False", "members can make a set without the other ranks")}
+
 _OF_VALUES = {
     "allgather": _PROCESS_SET,
     "broadcast": _PROCESS_SET,
@@ -41,6 +43,7 @@ _FORMS = ("", "_async")
 _OUT = ("out=None", "can put the result into memory of the caller")
 _DIFFERENT: dict[str, dict[str, tuple[str, str]]] = {
     "horovod.torch": {
+        **_MEMBERS,
         "SyncBatchNorm": _PROCESS_SET,
         **dict.fromkeys(
             (f"{verb}{form}" for verb in ("allgather", "alltoall", "reducescatter") for form in _FORMS), _OUT
@@ -51,6 +54,7 @@ _DIFFERENT: dict[str, dict[str, tuple[str, str]]] = {
     },
     "horovod.torch.DistributedOptimizer": {"step": _OWN_ARGUMENTS, "zero_grad": _OWN_ARGUMENTS},
     "horovod.tensorflow": {
+        **_MEMBERS,
         "check_num_rank_power_of_2": _HELPER,
         "gpu_available": _HELPER,
         "grouped_reducescatter": ("*, ignore_name_scope=False, *, name=None", "can be named, as grouped_allreduce can"),
@@ -64,6 +68,7 @@ _DIFFERENT: dict[str, dict[str, tuple[str, str]]] = {
     },
     "horovod.tensorflow.DistributedOptimizer": {"apply_gradients": _OWN_ARGUMENTS},
     "horovod.keras": {
+        **_MEMBERS,
         **_OF_VALUES,
         "DistributedOptimizer": (
             "backward_passes_per_step=1, average_aggregated_gradients=False, process_set=global_process_set, "
@@ -87,7 +92,7 @@ _DIFFERENT: dict[str, dict[str, tuple[str, str]]] = {
             "one class for both, with the arguments of horovod.tensorflow.keras",
         ),
     },
-    "horovod.tensorflow.keras": {**_OF_VALUES, "allreduce": _PROCESS_SET},
+    "horovod.tensorflow.keras": {**_MEMBERS, **_OF_VALUES, "allreduce": _PROCESS_SET},
     "horovod.tensorflow.keras.callbacks": _CALLBACKS,
 }
 
