@@ -43,7 +43,7 @@ std::string op(const Request& r) {
   return reduces ? std::string(name_of(r.op)) : "-";
 }
 std::string root(const Request& r, std::span<const int> global_ranks) {
-  if (r.verb != Verb::kBroadcast) return "-";
+  if (r.root < 0 || r.verb == Verb::kAddProcessSet) return "-";
   const auto index = static_cast<std::size_t>(r.root);
   return index < global_ranks.size() ? std::to_string(global_ranks[index]) : std::to_string(r.root);
 }

@@ -204,7 +204,9 @@ def _id_or_error(answer: int | str) -> int:
 
 
 def _agree_with_members(ranks: list[int]) -> int:
-    """The id of a new set; called by its members alone. ValueError on all of them if they passed different ranks."""
+    """The id of a new set; called by its members alone. ValueError on all of them if they passed different ranks that
+    begin with the same one. If they begin with others, members wait for different ranks, until the stall limit.
+    """
     proposed = max(core.FIRST_MEMBERS_ONLY_SET, _last_of_members + 1)
     if core.rank() == ranks[0]:
         return _lead(ranks, proposed)

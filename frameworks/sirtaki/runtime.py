@@ -208,6 +208,13 @@ def _check_not_alone() -> None:
             f"this one. The MPI in use is {found} from {library['path']}; {starters.advice_on(variable)}"
         )
 
+    workers = os.environ.get("WORLD_SIZE", "")
+    if core.size() == 1 and "TORCHELASTIC_RUN_ID" in os.environ and workers.isdigit() and int(workers) > 1:
+        raise RuntimeError(
+            f"torchrun has started {workers} processes (WORLD_SIZE={workers}), but Sirtaki sees only this one. Call "
+            'torch.distributed.init_process_group("sirtaki") before init(), or start the program by sirtakirun'
+        )
+
 
 def shutdown() -> None:
     """Leaves the job. Returns when all ranks have called it. No effect when not initialised.

@@ -84,3 +84,31 @@ def test_settings_that_ranks_must_share(monkeypatch):
             patch.setenv(f"SIRTAKI_{name}", value)
             with pytest.raises(ValueError, match=f"SIRTAKI_{name}='{value}'"):
                 settings.tuner()
+
+
+@ranks(2)
+def test_other_bucket_sizes_after_all_was_frozen(rank_count, small_buckets):
+    """Each parameter is in one bucket again."""
+    model = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(3)]).double()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.0), model.named_parameters())
+    hvd.broadcast_parameters(model.state_dict(), 0)
+    x = torch.arange(8.0, dtype=torch.float64).view(2, 4)
+
+    def step(trains: bool) -> None:
+        model.requires_grad_(trains)
+        optimizer.zero_grad()
+        if trains:
+            model(x[hvd.rank() :][:1]).sum().backward()
+        optimizer.step()
+
+    for trains in (True, True, False, True, True):
+        step(trains)
+    table = optimizer._distributed.reducer.table
+    table.factor = LARGE
+    for _ in range(3):
+        step(True)
+    slots = [slot for bucket in table.buckets for slot in bucket.slots]
+    assert len(slots) == len({id(slot) for slot in slots}) == 6
+    expected = torch.autograd.grad(model(x).sum() / 2, list(model.parameters()))
+    for parameter, right in zip(model.parameters(), expected, strict=True):
+        torch.testing.assert_close(parameter.grad, right)

@@ -86,6 +86,21 @@ def test_gradients_that_one_rank_conjugates_when_they_are_read(rank_count):
 
 
 @ranks(2)
+def test_gradients_that_one_rank_negates_when_they_are_read(rank_count):
+    """After steps whose gradients were sent from their own memory."""
+    weight = torch.nn.Parameter(torch.zeros(3))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=0.0), [("weight", weight)], op=hvd.Sum)
+    for step in range(4):
+        optimizer.zero_grad()
+        if step < 2:
+            weight.sum().neg().backward()
+        else:
+            weight.grad = torch._neg_view(torch.ones(3)) if hvd.rank() == 0 else torch.full((3,), -1.0)
+        optimizer.step()
+        assert weight.grad.tolist() == [-2.0] * 3, step
+
+
+@ranks(2)
 @pytest.mark.parametrize("dtype", FLOAT8, ids=str)
 def test_float8_is_moved_and_not_added_up(rank_count, dtype):
     values = torch.full((3,), 1.0 + hvd.rank()).to(dtype)

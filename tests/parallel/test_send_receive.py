@@ -207,3 +207,26 @@ time.sleep(60)
     assert ended.code not in (0, None), ended.output
     assert "'receive from rank 1, tag 7' has waited" in ended.output, ended.output
     assert "lacks rank 1" in ended.output and "used True" in ended.output, ended.output
+
+
+@ranks(2)
+def test_a_batch_with_a_wrong_call_begins_nothing(rank_count):
+    """Else the first receive would take what is sent next."""
+    own, other = hvd.rank(), 1 - hvd.rank()
+    stale = torch.full((1,), -1.0)
+    for wrong in (hvd.P2POp(hvd.isend, torch.ones(1), 7), hvd.P2POp(hvd.isend, torch.ones(1), other, tag=-1)):
+        with pytest.raises(ValueError, match="must lie in"):
+            hvd.batch_isend_irecv([hvd.P2POp(hvd.irecv, stale, other), wrong])
+    place = torch.zeros(1)
+    operations = [hvd.P2POp(hvd.irecv, place, other), hvd.P2POp(hvd.isend, torch.full((1,), 5.0 + own), other)]
+    for handle in hvd.batch_isend_irecv(operations):
+        hvd.synchronize(handle)
+    assert place.item() == 5 + other and stale.item() == -1
+
+
+@ranks(2)
+def test_gather_and_scatter_with_other_roots(rank_count):
+    own = hvd.rank()
+    for call in (hvd.gather, hvd.scatter):
+        with pytest.raises(hvd.HorovodInternalError, match="root rank"):
+            call(torch.ones(2), root_rank=own, name=f"{call.__name__} with two roots")

@@ -105,3 +105,27 @@ dist.all_reduce(torch.ones(3), async_op=True).wait(timedelta(seconds=1))
     ended = run(2, body)
     assert ended.code not in (0, None), ended.output
     assert "rank 0 got SirtakiInternalError" in ended.output and "within 1 s" in ended.output, ended.output
+    assert "missing" not in ended.output, "the rank that gave up is not the late one"
+
+
+@ranks(2)
+def test_bitwise_operations_and_roots_that_differ(rank_count):
+    rank = hvd.rank()
+    value = torch.tensor([1 + rank])
+    with groups():
+        calls = (
+            (lambda: dist.all_reduce(value, op=dist.ReduceOp.BAND if rank else dist.ReduceOp.BOR), "op"),
+            (lambda: dist.gather(value, [torch.empty_like(value) for _ in range(2)], dst=rank), "root rank"),
+        )
+        for call, what in (*calls, (lambda: dist.reduce(value, dst=rank), "root rank")):
+            with pytest.raises(hvd.SirtakiInternalError, match=what):
+                call()
+
+
+def test_torchrun_without_a_torch_group_is_refused(tmp_path):
+    """Else each process would train for itself."""
+    path = tmp_path / "alone.py"
+    path.write_text("import sirtaki\nsirtaki.init()\nprint(sirtaki.size())\n")
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", str(path)]
+    ended = subprocess.run(words, env=jobs.environment(), capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode != 0 and "torchrun has started 2 processes (WORLD_SIZE=2)" in ended.stderr, ended.stderr

@@ -84,3 +84,10 @@ def test_mesh_of_two_dimensions(rank_count):
         between = torch.tensor([float(hvd.rank())])
         dist.all_reduce(between, group=mesh.get_group("between"))
         assert between.item() == sum(2 * each + column for each in range(rank_count // 2))
+
+
+@ranks(2)
+def test_ranks_in_another_order_are_refused(rank_count):
+    """The rows of their results would have the engine's order."""
+    with groups(), pytest.raises(ValueError, match="sort_ranks=True"):
+        dist.new_group([1, 0], sort_ranks=False)

@@ -3,6 +3,7 @@
 import tempfile
 import warnings
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
@@ -164,3 +165,51 @@ def test_both_interfaces_side_by_side(rank_count):
                 update.step()
         for one, parts in zip(mine.parameters(), sharded.parameters(), strict=True):
             torch.testing.assert_close(one, parts.full_tensor(), rtol=1e-12, atol=1e-12)
+
+
+@ranks(2)
+def test_a_hook_that_makes_calls_when_a_bucket_is_ready(rank_count):
+    """As PowerSGD's hook: a function that waited for a future makes a call, and waits for its future."""
+    with groups():
+
+        def hook(_, bucket):
+            def again(future):
+                mean = future.value()[0].div_(rank_count)
+                work = dist.all_reduce(torch.ones(2), async_op=True)
+                ones = work.get_future().wait()[0]
+                return mean.mul_(ones[0] / rank_count)
+
+            work = dist.all_reduce(bucket.buffer(), async_op=True)
+            return work.get_future().then(again)
+
+        torch.manual_seed(2)
+        module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 1)).double()
+        network = DistributedDataParallel(module, bucket_cap_mb=1e-4)
+        network.register_comm_hook(None, hook)
+        x = torch.arange(6.0, dtype=torch.float64).view(2, 3)
+        for _ in range(4):
+            module.zero_grad()
+            network(x[hvd.rank() :][:1]).sum().backward()
+        expected = torch.autograd.grad(module(x).sum() / 2, list(module.parameters()))
+        for parameter, right in zip(module.parameters(), expected, strict=True):
+            torch.testing.assert_close(parameter.grad, right)
+
+
+def test_the_error_of_a_last_step_is_raised_each_time():
+    from sirtaki.torch.process_group.work import Work
+
+    class Done:
+        def wait(self, stream):
+            pass
+
+        def done(self):
+            return True
+
+    def step(_):
+        raise ValueError("rows")
+
+    work = Work(Done(), -1, [], step, None, lambda: None)
+    assert work.is_completed() and not work.is_success()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="rows"):
+            work.wait()

@@ -132,6 +132,7 @@ def test_extras() -> None:
         "torch",
         "tensorflow",
         "bench",
+        "docs",
         "timeline",
         "wheel",
         "test",

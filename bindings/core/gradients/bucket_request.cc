@@ -14,7 +14,7 @@ bool BucketRequest::locate_again(PyObject* const* tensors, std::size_t count) {
   if (count != layouts_.size()) return false;
   for (std::size_t i = 0; i < count; ++i) {
     if (!reader_.read(tensors[i]) || !layouts_[i].fits(reader_.tensor())) return false;
-    if (reader_.tensor().dtype.code == dlpack::kComplex && is_lazy(tensors[i], reader_.tensor())) return false;
+    if (is_lazy(tensors[i], reader_.tensor())) return false;
     builder_.addresses[i] = {reader_.data(), reader_.data()};
   }
   return true;

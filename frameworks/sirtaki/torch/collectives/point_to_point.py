@@ -11,7 +11,7 @@ from sirtaki.checks.call_site import call_site
 from sirtaki.native import core
 from sirtaki.process_sets import MEMBERS_TAG, ProcessSet, global_process_set, require_id
 from sirtaki.torch.ops.handles import register, synchronize
-from sirtaki.torch.ops.tensors import describe
+from sirtaki.torch.ops.tensors import HOST, describe
 
 _LARGEST_TAG = MEMBERS_TAG - 1
 
@@ -24,21 +24,34 @@ def _checked(value: int, what: str, largest: int) -> int:
     return value.__index__()
 
 
-def _start(verb: str, tensor: torch.Tensor, peer: int, tag: int, process_set: ProcessSet, awaited: bool) -> int:
+def _prepared(verb: str, tensor: torch.Tensor, peer: int, tag: int, process_set: ProcessSet) -> Callable[[bool], int]:
+    """What begins it, and gives its handle. All that can be wrong with the call is refused here."""
     group = require_id(process_set)
-    what = "dst" if verb == "send" else "src"
-    work = core.submit(
-        core.VERBS[verb],
-        "",
-        [described := describe(tensor, tensor if verb == "receive" else None)],
-        root=_checked(peer, what, core.size() - 1),
-        tag=_checked(tag, "tag", _LARGEST_TAG),
-        process_set=group,
-        site=call_site(),
-        awaited=awaited,
-        keep=tensor,
-    )
-    return register(work, lambda _: tensor if verb == "receive" else None, [described])
+    peer = _checked(peer, "dst" if verb == "send" else "src", core.size() - 1)
+    tag = _checked(tag, "tag", _LARGEST_TAG)
+    members = process_set.ranks
+    if members is not None and not {peer, core.rank()} <= set(members):
+        raise ValueError(f"{verb}: ranks {core.rank()} and {peer} must be in the process set, which has {members}")
+    described = describe(tensor, tensor if verb == "receive" else None)
+    if described[4] != HOST:
+        raise ValueError(f"{verb} takes tensors in host memory, got one on {tensor.device}")
+    site = call_site()
+
+    def start(awaited: bool) -> int:
+        work = core.submit(
+            core.VERBS[verb],
+            "",
+            [described],
+            root=peer,
+            tag=tag,
+            process_set=group,
+            site=site,
+            awaited=awaited,
+            keep=tensor,
+        )
+        return register(work, lambda _: tensor if verb == "receive" else None, [described])
+
+    return start
 
 
 def isend(tensor: torch.Tensor, dst: int, tag: int = 0, process_set: ProcessSet = global_process_set) -> int:
@@ -53,7 +66,7 @@ def isend(tensor: torch.Tensor, dst: int, tag: int = 0, process_set: ProcessSet 
     tensor([1, 2])
     >>> hvd.synchronize(sent)
     """
-    return _start("send", tensor, dst, tag, process_set, False)
+    return _prepared("send", tensor, dst, tag, process_set)(False)
 
 
 def irecv(tensor: torch.Tensor, src: int, tag: int = 0, process_set: ProcessSet = global_process_set) -> int:
@@ -67,7 +80,7 @@ def irecv(tensor: torch.Tensor, src: int, tag: int = 0, process_set: ProcessSet 
     >>> hvd.synchronize(received)
     tensor([1.])
     """
-    return _start("receive", tensor, src, tag, process_set, False)
+    return _prepared("receive", tensor, src, tag, process_set)(False)
 
 
 def send(tensor: torch.Tensor, dst: int, tag: int = 0, process_set: ProcessSet = global_process_set) -> None:
@@ -78,7 +91,7 @@ def send(tensor: torch.Tensor, dst: int, tag: int = 0, process_set: ProcessSet =
     >>> hvd.synchronize(received)
     tensor([1.])
     """
-    synchronize(_start("send", tensor, dst, tag, process_set, True))
+    synchronize(_prepared("send", tensor, dst, tag, process_set)(True))
 
 
 def recv(tensor: torch.Tensor, src: int, tag: int = 0, process_set: ProcessSet = global_process_set) -> torch.Tensor:
@@ -88,7 +101,7 @@ def recv(tensor: torch.Tensor, src: int, tag: int = 0, process_set: ProcessSet =
     >>> hvd.recv(torch.zeros(2), src=0)
     tensor([1., 1.])
     """
-    return synchronize(_start("receive", tensor, src, tag, process_set, True))
+    return synchronize(_prepared("receive", tensor, src, tag, process_set)(True))
 
 
 class P2POp:
@@ -123,8 +136,8 @@ def batch_isend_irecv(ops: Sequence[P2POp]) -> list[int]:
     for op in listed:
         if not isinstance(op, P2POp):
             raise ValueError(f"batch_isend_irecv takes P2POp objects, got {op!r}")
-    handles = []
-    for number, op in enumerate(listed, 1):
-        verb = "send" if op.op is isend else "receive"
-        handles.append(_start(verb, op.tensor, op.peer, op.tag, op.process_set, number < len(listed)))
-    return handles
+    # If one is wrong, none begins: the others would meet what is sent later.
+    starts = [
+        _prepared("send" if op.op is isend else "receive", op.tensor, op.peer, op.tag, op.process_set) for op in listed
+    ]
+    return [start(number < len(starts)) for number, start in enumerate(starts, 1)]

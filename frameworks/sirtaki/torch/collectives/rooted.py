@@ -40,7 +40,7 @@ def gather(
         raise ValueError("gather needs a tensor with at least one dimension, got a scalar")
     call, _ = names("alltoall", None if name is None else f"gather.{name}", require_id(process_set))
     splits = [tensor.shape[0] if place == root else 0 for place in range(size)]
-    return verbs.alltoall(tensor.detach(), splits, call, require_id(process_set))[0]
+    return verbs.alltoall(tensor.detach(), splits, call, require_id(process_set), root=root)[0]
 
 
 def scatter(
@@ -68,7 +68,7 @@ def scatter(
         if sum(parts) != tensor.shape[0]:
             raise ValueError(f"scatter: {tensor.shape[0]} rows cannot be divided into {parts}")
     call, _ = names("alltoall", None if name is None else f"scatter.{name}", require_id(process_set))
-    return verbs.alltoall(tensor.detach(), parts, call, require_id(process_set))[0]
+    return verbs.alltoall(tensor.detach(), parts, call, require_id(process_set), root=root)[0]
 
 
 def reduce(

@@ -86,6 +86,7 @@ class BucketTable:
             for slot in bucket.slots:
                 slot.bucket, slot.kind = None, UNKNOWN
         if asleep:
+            self._dense = [slot for slot in self._dense if slot.bucket is not None]
             self._let_go(asleep)
 
     def remove(self, slots: Sequence[Slot]) -> None:

@@ -221,13 +221,19 @@ def reducescatter(
 
 
 def _submit_alltoall(
-    tensor: torch.Tensor, splits: Sequence[int], name: str, group: int, output: torch.Tensor | None, awaited: bool
+    tensor: torch.Tensor,
+    splits: Sequence[int],
+    name: str,
+    group: int,
+    output: torch.Tensor | None,
+    awaited: bool,
+    root: int = -1,
 ) -> Submitted:
     def finish(work: Any, results: Results) -> tuple[torch.Tensor, torch.Tensor]:
         return results[0], torch.tensor(work.received_splits(), dtype=torch.int32)
 
     outputs = None if output is None else [output]
-    options = {"splits": list(splits), "process_set": group, "awaited": awaited}
+    options = {"splits": list(splits), "process_set": group, "awaited": awaited, "root": root}
     return _submit_changed("alltoall", [tensor], name, finish, outputs, **options)
 
 
@@ -239,10 +245,15 @@ def start_alltoall(
 
 
 def alltoall(
-    tensor: torch.Tensor, splits: Sequence[int], name: str, group: int, output: torch.Tensor | None = None
+    tensor: torch.Tensor,
+    splits: Sequence[int],
+    name: str,
+    group: int,
+    output: torch.Tensor | None = None,
+    root: int = -1,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """start_alltoall and synchronize in one."""
-    return _result(_submit_alltoall(tensor, splits, name, group, output, True))
+    """start_alltoall and synchronize in one. root: of a gather or scatter; the ranks compare it."""
+    return _result(_submit_alltoall(tensor, splits, name, group, output, True, root))
 
 
 def join(device: int = -1) -> int:

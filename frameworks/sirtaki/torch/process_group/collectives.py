@@ -9,10 +9,11 @@ import torch
 
 from sirtaki.checks.call_site import call_site
 from sirtaki.native import core
+from sirtaki.reduce_ops import Sum
 from sirtaki.torch.ops.streams import current_stream
 from sirtaki.torch.ops.tensors import HOST, Descriptor, check_reducible, describe
 from sirtaki.torch.process_group.call_names import CallNames
-from sirtaki.torch.process_group.completion import Completion
+from sirtaki.torch.process_group.completion import Completion, in_callback
 from sirtaki.torch.process_group.memory import (
     LastStep,
     Tensors,
@@ -23,7 +24,7 @@ from sirtaki.torch.process_group.memory import (
     dense_memory,
     no_rows,
 )
-from sirtaki.torch.process_group.operations import bitwise, reduction
+from sirtaki.torch.process_group.operations import bitwise, bitwise_number, reduction
 from sirtaki.torch.process_group.work import Work
 
 _ALLREDUCE, _ALLGATHER, _REDUCESCATTER, _BROADCAST, _ALLTOALL, _BARRIER = (
@@ -42,6 +43,8 @@ class Collectives:
         self._rank = members.index(core.rank())
         self._process_set = process_set
         self._names = CallNames(f"torch.{name}")
+        # Functions that waited for a future run beside the program, but in the same order on all ranks.
+        self._names_of_callbacks = CallNames(f"torch.{name}.callback")
         self._completion = Completion(name)
         self._is_open = True
 
@@ -53,7 +56,8 @@ class Collectives:
         if not self._is_open:
             raise ValueError("destroy_process_group() has destroyed this group; it takes no more calls")
 
-    def allreduce(self, tensors: Tensors, opts: Any = None) -> Work:
+    def allreduce(self, tensors: Tensors, opts: Any = None, root: int = -1) -> Work:
+        """root: of a reduce, as its place in the group; the ranks compare it."""
         tensors = as_list(tensors)
         op, factor = reduction(opts)
         if op < 0:
@@ -62,7 +66,7 @@ class Collectives:
         described = list(map(describe, dense, dense))
         for tensor in dense:
             check_reducible(tensor, op)
-        return self._start(_ALLREDUCE, described, dense, tensors, step, opts, op=op, prescale=factor)
+        return self._start(_ALLREDUCE, described, dense, tensors, step, opts, op=op, prescale=factor, root=root)
 
     allreduce_coalesced = allreduce
 
@@ -74,7 +78,7 @@ class Collectives:
             for tensor, rows in zip(tensors, values, strict=True):
                 tensor.copy_(functools.reduce(function, rows.unbind()).view(tensor.shape))
 
-        return self._gather(values, tensors, tensors, combine, opts)
+        return self._gather(values, tensors, tensors, combine, opts, bitwise_number(opts))
 
     def broadcast(self, tensors: Tensors, opts: Any) -> Work:
         tensors = as_list(tensors)
@@ -85,8 +89,9 @@ class Collectives:
     def reduce(self, tensors: Tensors, opts: Any) -> Work:
         """Only the root's tensors change."""
         tensors = as_list(tensors)
-        own = tensors if self._root(opts) == core.rank() else [tensor.clone() for tensor in tensors]
-        return self.allreduce(own, opts)
+        root = self._root(opts)
+        own = tensors if root == core.rank() else [tensor.clone() for tensor in tensors]
+        return self.allreduce(own, opts, self._members.index(root))
 
     def all_gather_single(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Work:
         return self.all_gather_single_coalesced([output], [tensor], opts)
@@ -191,7 +196,7 @@ class Collectives:
         received = [int(is_root)] * self._size
         split = (lambda _: copy_rows(outputs[0], rows)) if is_root else None
         results = outputs[0] if is_root else []
-        return self._exchange([describe(source, rows)], sent, received, (source, rows), results, split, opts)
+        return self._exchange([describe(source, rows)], sent, received, (source, rows), results, split, opts, root)
 
     def scatter(self, outputs: Tensors, tensors: list[Tensors], opts: Any) -> Work:
         """tensors: on the root [[one for each rank]], [] elsewhere."""
@@ -207,7 +212,7 @@ class Collectives:
         (dense,), step = dense_memory([output])
         sent = [int(root == self._rank)] * self._size
         received = [int(rank == root) for rank in range(self._size)]
-        return self._exchange([describe(source, dense)], sent, received, (source, dense), [output], step, opts)
+        return self._exchange([describe(source, dense)], sent, received, (source, dense), [output], step, opts, root)
 
     def barrier(self, opts: Any = None) -> Work:
         return self._start(_BARRIER, [], None, [], None, opts)
@@ -246,13 +251,15 @@ class Collectives:
             )
         return whole
 
-    def _gather(self, outputs: Tensors, tensors: Tensors, results: Tensors, last_step: LastStep, opts: Any) -> Work:
-        """Each row of a contiguous output gets the tensor of one rank."""
+    def _gather(
+        self, outputs: Tensors, tensors: Tensors, results: Tensors, last_step: LastStep, opts: Any, op: int = int(Sum)
+    ) -> Work:
+        """Each row of a contiguous output gets the tensor of one rank. op: a number that the ranks compare."""
         sources = [apart(tensor, output) for tensor, output in zip(tensors, outputs, strict=True)]
         rows = zip(sources, outputs, strict=True)
         described = [describe(source.view(1, -1), output) for source, output in rows]
         rooms = [output.nbytes for output in outputs]
-        return self._start(_ALLGATHER, described, (sources, outputs), results, last_step, opts, rooms=rooms)
+        return self._start(_ALLGATHER, described, (sources, outputs), results, last_step, opts, rooms=rooms, op=op)
 
     def _exchange(
         self,
@@ -263,6 +270,7 @@ class Collectives:
         results: Tensors,
         last_step: LastStep,
         opts: Any,
+        root: int = -1,
     ) -> Work:
         def check(work: Any) -> None:
             if work.received_splits() != received:
@@ -271,7 +279,7 @@ class Collectives:
                 last_step(work)
 
         kind = hash((_ALLTOALL, described[0][2]))  # sizes differ by rank
-        options = {"splits": sent, "rooms": [keep[1].nbytes]}
+        options = {"splits": sent, "rooms": [keep[1].nbytes], "root": root}
         return self._start(_ALLTOALL, described, keep, results, check, opts, kind, **options)
 
     def _start(
@@ -289,9 +297,10 @@ class Collectives:
         if device != HOST:
             options["stream"] = current_stream(device)
         self._require_open()
+        names = self._names_of_callbacks if in_callback() else self._names
         work = core.submit(
             verb,
-            self._names.next(),
+            names.next(),
             described,
             process_set=self._process_set,
             site=call_site(),
@@ -301,5 +310,5 @@ class Collectives:
         )
         if kind is None:
             kind = hash((verb, options.get("op", 0), options.get("root", 0), dtype, shape, len(described)))
-        self._names.submitted(work, kind)
-        return Work(work, device, results, last_step, self._completion, self._names.restart)
+        names.submitted(work, kind)
+        return Work(work, device, results, last_step, self._completion, names.restart)

@@ -14,9 +14,18 @@ from typing import Any
 
 import torch
 
+_callbacks = threading.local()  # of the threads here: `run` is True
+
+
+def in_callback() -> bool:
+    """Whether this is called by a function that waited for a future, as DDP's hooks give some."""
+    return getattr(_callbacks, "run", False)
+
 
 class Completion:
-    """Its thread starts with the first future."""
+    """Its thread starts with the first future. A function that waited for a future may make calls itself: the future of
+    such a call completes on another thread, since the function may wait for it.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -25,6 +34,11 @@ class Completion:
 
     def future_of(self, work: Any, device: torch.device | None) -> Any:
         """Completes with work.result(), or with the work's error. device: a GPU, whose stream then waits."""
+        if self._thread is threading.current_thread():
+            within = Completion(f"{self._name} within")
+            future = within.future_of(work, device)
+            within.stop()
+            return future
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=f"sirtaki {self._name}", daemon=True)
             self._thread.start()
@@ -40,6 +54,7 @@ class Completion:
             self._queue.put(None)
 
     def _run(self) -> None:
+        _callbacks.run = True
         while (entry := self._queue.get()) is not None:
             work, finished, device = entry
             with contextlib.nullcontext() if device is None else torch.cuda.stream(torch.cuda.Stream(device)):

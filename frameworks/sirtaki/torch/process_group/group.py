@@ -100,6 +100,8 @@ def _process_set(members: list[int]) -> int:
 
 def _check_ranks(members: list[int], rank: int, size: int) -> None:
     own = core.rank()
+    if members != sorted(members):
+        raise ValueError(f"Sirtaki orders the ranks of a group by their numbers, got {members}: pass sort_ranks=True")
     if len(members) != size or max(members) >= core.size() or members[rank] != own:
         raise ValueError(
             f"torch.distributed has this process as rank {rank} of {size} (global ranks {members}), but it is rank "

@@ -47,6 +47,11 @@ def bitwise(opts: Any) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     return _BITWISE[_kind_of(opts)]
 
 
+def bitwise_number(opts: Any) -> int:
+    """Another number for each bitwise operation."""
+    return int(Min) + list(_BITWISE).index(_kind_of(opts))
+
+
 def _kind_of(opts: Any) -> Any:
     op = getattr(opts, "reduceOp", opts)
     return _KINDS.SUM if op is None else getattr(op, "op", op)

@@ -58,7 +58,9 @@ class Work(TorchWork):
         return self.finish()
 
     def finish(self) -> bool:
-        """Waits without a limit. True, or raises."""
+        """Waits without a limit. True, or raises, each time."""
+        if self._error is not None:
+            raise self._error
         try:
             self._work.wait(None if self._device < 0 else current_stream(self._device))
             if self._last_step is not None:
@@ -83,7 +85,7 @@ class Work(TorchWork):
     def _fail(self, seconds: float) -> None:
         if not self._work.done():
             text = f"a call of torch.distributed was not done within {seconds:g} s, the limit of its wait()"
-            core.fail("passed limit", text)
+            core.fail("exception", text)  # this rank gives up; which rank is late is not known here
 
     def is_completed(self) -> bool:
         if not self._work.done():
