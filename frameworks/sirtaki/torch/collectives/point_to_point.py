@@ -30,8 +30,8 @@ def _prepared(verb: str, tensor: torch.Tensor, peer: int, tag: int, process_set:
     peer = _checked(peer, "dst" if verb == "send" else "src", core.size() - 1)
     tag = _checked(tag, "tag", _LARGEST_TAG)
     members = process_set.ranks
-    if members is not None and not {peer, core.rank()} <= set(members):
-        raise ValueError(f"{verb}: ranks {core.rank()} and {peer} must be in the process set, which has {members}")
+    if members is not None and peer not in members:
+        raise ValueError(f"{verb}: rank {peer} is not among ranks {', '.join(map(str, members))} of the process set")
     described = describe(tensor, tensor if verb == "receive" else None)
     if described[4] != HOST:
         raise ValueError(f"{verb} takes tensors in host memory, got one on {tensor.device}")
