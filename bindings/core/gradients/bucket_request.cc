@@ -60,7 +60,7 @@ Submission BucketRequest::submission(std::string name, std::string_view site, py
 }
 
 std::optional<std::uintptr_t> BucketRequest::stream() const {
-  return is_complete() ? current_stream(py::tuple(presence_)[0].ptr(), builder_.device()) : std::nullopt;
+  return is_complete() ? current_stream(PyTuple_GET_ITEM(presence_.ptr(), 0), builder_.device()) : std::nullopt;
 }
 
 }  // namespace sirtaki

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "core/process.h"
+#include "tensor_member.h"
 
 namespace sirtaki {
 namespace {
@@ -12,29 +13,6 @@ namespace {
 namespace py = pybind11;
 
 bool diverted = false;  // Python sends all buckets, for example to a step that is captured
-
-// An attribute of tensors. Saves Python's look-up in the tensor's type at every access.
-struct Attribute {
-  const char* name;
-  PyObject* type = nullptr;  // of the last tensor
-  PyGetSetDef* getter = nullptr;
-
-  // A new reference, or null with Python's error.
-  PyObject* of(PyObject* tensor) {
-    if (reinterpret_cast<PyObject*>(Py_TYPE(tensor)) != type) look_up(tensor);
-    return getter != nullptr ? getter->get(tensor, getter->closure) : PyObject_GetAttrString(tensor, name);
-  }
-
- private:
-  void look_up(PyObject* tensor) {
-    Py_XSETREF(type, new_reference(reinterpret_cast<PyObject*>(Py_TYPE(tensor))));
-    PyObject* const found = PyObject_GetAttrString(type, name);
-    const bool has_getter = found != nullptr && Py_IS_TYPE(found, &PyGetSetDescr_Type);
-    getter = has_getter ? reinterpret_cast<PyGetSetDescrObject*>(found)->d_getset : nullptr;
-    Py_XDECREF(found);
-    PyErr_Clear();
-  }
-};
 
 template <class T>
 py::object object_of(T* object) {
@@ -63,7 +41,7 @@ BucketRequest& request_of(Bucket* bucket) {
 }
 
 py::object gradient_of(const GradientSlot* slot) {
-  static Attribute grad{"grad"};
+  static TensorMember grad("grad");
   PyObject* const gradient = grad.of(slot->parameter);
   if (gradient == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(gradient);
@@ -71,7 +49,7 @@ py::object gradient_of(const GradientSlot* slot) {
 
 // Torch's count of writes to the tensor. Tensors of inference mode have none.
 long long version_of(PyObject* gradient) {
-  static Attribute version{"_version"};
+  static TensorMember version("_version");
   PyObject* const value = version.of(gradient);
   if (value == nullptr) {
     PyErr_Clear();

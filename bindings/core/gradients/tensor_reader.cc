@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "tensor_member.h"
+
 namespace sirtaki {
 namespace {
 
@@ -86,8 +88,8 @@ std::optional<Shape> shape_in_memory(const dlpack::Tensor& tensor) {
   return permuted != shape ? std::optional(permuted) : std::nullopt;
 }
 
-bool calls_true(PyObject* object, const char* method) {
-  const auto answer = py::reinterpret_steal<py::object>(PyObject_CallMethod(object, method, nullptr));
+bool calls_true(PyObject* object, TensorMember& method) {
+  const auto answer = py::reinterpret_steal<py::object>(method.call(object));
   if (!answer) throw py::error_already_set();
   return answer.ptr() == Py_True;
 }
@@ -149,7 +151,9 @@ std::optional<TensorSpec> spec_of(const dlpack::Tensor& tensor) {
 }
 
 bool is_lazy(PyObject* object, const dlpack::Tensor& tensor) {
-  return (tensor.dtype.code == dlpack::kComplex && calls_true(object, "is_conj")) || calls_true(object, "is_neg");
+  static TensorMember is_conj("is_conj");
+  static TensorMember is_neg("is_neg");
+  return (tensor.dtype.code == dlpack::kComplex && calls_true(object, is_conj)) || calls_true(object, is_neg);
 }
 
 std::optional<std::uintptr_t> current_stream(PyObject* object, int device) {
