@@ -429,6 +429,7 @@ void Engine::remove_process_set(int id) {
   const bool exists = queue_.with_sets([&](ProcessSets& sets) { return sets.find(id) != nullptr; });
   if (!exists) throw Error(ErrorKind::kPrecondition, "process set " + std::to_string(id) + " was removed");
   groups_.close(id);
+  groups_.mailbox().on_removed(id);
   queue_.with_sets([&](ProcessSets& sets) { sets.remove(id); });
 }
 

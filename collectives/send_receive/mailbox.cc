@@ -23,15 +23,20 @@ std::span<std::byte> writable(const Submission& submission) {
   return {static_cast<std::byte*>(submission.addresses[0].out), bytes_of(submission.request)};
 }
 
-[[noreturn]] void refuse(int from, const std::string& what) {
+[[noreturn]] void fail(int from, const std::string& what) {
   throw Error(ErrorKind::kAborted, "a frame from rank " + std::to_string(from) + " is not valid: " + what +
                                        "; memory was overwritten, or the network has failed");
 }
 
-Bytes encode_offer(int process_set, const Submission& submission, bool whole) {
+std::string removed(int process_set) {
+  return "process set " + std::to_string(process_set) + " was removed before this send and its receive had met";
+}
+
+Bytes encode_offer(int process_set, std::uint64_t removals, const Submission& submission, bool whole) {
   const Request& request = submission.request;
   Writer writer;
   writer.integer(process_set);
+  writer.number(removals);
   writer.integer(request.tag);
   writer.number(static_cast<std::uint64_t>(request.tensors[0].dtype));
   writer.integers(request.tensors[0].shape);
@@ -62,7 +67,7 @@ Mailbox::Mailbox(int rank, int size, std::unique_ptr<Wire> wire, SubmissionOwner
       gone_(static_cast<std::size_t>(size)) {}
 
 void Mailbox::submit(int process_set, Submission submission) {
-  Own own{process_set, std::move(submission)};
+  Own own{present(process_set), std::move(submission)};
   moved_ = true;
   if (own.submission.request.verb == Verb::kSend) {
     send(std::move(own));
@@ -80,14 +85,14 @@ void Mailbox::send(Own own) {
   }
   const std::uint64_t number = ++next_number_;
   const bool whole = bytes_of(request) <= kEagerBytes;
-  post(to, {FrameKind::kOffer, number}, encode_offer(own.process_set, own.submission, whole));
+  post(to, {FrameKind::kOffer, number}, encode_offer(own.set.first, own.set.second, own.submission, whole));
   sends_.emplace(Number{to, number}, std::move(own));
 }
 
 void Mailbox::receive(Own own) {
   const Request& request = own.submission.request;
   const int from = request.root;
-  const Key key{own.process_set, from, request.tag};
+  const Key key{own.set, from, request.tag};
   if (const auto waiting = offers_.find(key); waiting != offers_.end()) {
     Offer offer = std::move(waiting->second.front());
     waiting->second.pop_front();
@@ -105,8 +110,7 @@ void Mailbox::receive(Own own) {
 void Mailbox::match(int from, Offer offer, Own own) {
   const std::string text = misfit(from, offer.request, own.submission.request);
   if (!text.empty()) {
-    const auto bytes = std::as_bytes(std::span(text));
-    post(from, {FrameKind::kRefused, offer.number}, Bytes(bytes.begin(), bytes.end()));
+    refuse(from, offer, text);
     const Error error(ErrorKind::kPrecondition, text);
     return finish(std::move(own), &error);
   }
@@ -119,6 +123,16 @@ void Mailbox::match(int from, Offer offer, Own own) {
     std::memcpy(writable(own.submission).data(), offer.content.data(), offer.content.size());
   }
   finish(std::move(own));
+}
+
+Mailbox::Set Mailbox::present(int process_set) const {
+  const auto found = removals_.find(process_set);
+  return {process_set, found == removals_.end() ? 0 : found->second};
+}
+
+void Mailbox::refuse(int from, const Offer& offer, const std::string& text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  post(from, {FrameKind::kRefused, offer.number}, Bytes(bytes.begin(), bytes.end()));
 }
 
 std::string Mailbox::misfit(int from, const Request& sent, const Request& received) const {
@@ -157,18 +171,18 @@ void Mailbox::post(int to, FrameHead head, Bytes own, std::span<const std::byte>
 
 std::span<std::byte> Mailbox::place(int from, const FrameHead& head) {
   if (static_cast<std::uint64_t>(head.kind) >= kFrameKindCount) {
-    refuse(from, "its kind is " + std::to_string(static_cast<std::uint64_t>(head.kind)));
+    fail(from, "its kind is " + std::to_string(static_cast<std::uint64_t>(head.kind)));
   }
   if (head.kind != FrameKind::kData) {
-    if (head.bytes > kLongestMessage) refuse(from, "it has " + std::to_string(head.bytes) + " bytes");
+    if (head.bytes > kLongestMessage) fail(from, "it has " + std::to_string(head.bytes) + " bytes");
     Bytes& body = bodies_[static_cast<std::size_t>(from)];
     body.resize(head.bytes);
     return body;
   }
   const auto found = arriving_.find({from, head.number});
-  if (found == arriving_.end()) refuse(from, "no receive waits for its data");
+  if (found == arriving_.end()) fail(from, "no receive waits for its data");
   const auto memory = writable(found->second.submission);
-  if (memory.size() != head.bytes) refuse(from, std::to_string(head.bytes) + " bytes of data came");
+  if (memory.size() != head.bytes) fail(from, std::to_string(head.bytes) + " bytes of data came");
   return memory;
 }
 
@@ -182,7 +196,7 @@ void Mailbox::on_frame(int from, const FrameHead& head) {
 Mailbox::Offer Mailbox::decode_offer(int from, std::uint64_t number) const {
   Reader reader(bodies_[static_cast<std::size_t>(from)]);
   Offer offer{.number = number,
-              .process_set = static_cast<int>(reader.integer()),
+              .set = {static_cast<int>(reader.integer()), reader.number()},
               .request = {},
               .whole = false,
               .content = {}};
@@ -198,14 +212,16 @@ Mailbox::Offer Mailbox::decode_offer(int from, std::uint64_t number) const {
   try {
     check_request(request, static_cast<int>(bodies_.size()));
   } catch (const Error& error) {
-    refuse(from, error.what());
+    fail(from, error.what());
   }
-  if (content.size() != (offer.whole ? bytes_of(request) : 0)) refuse(from, "an offer of a wrong size");
+  if (content.size() != (offer.whole ? bytes_of(request) : 0)) fail(from, "an offer of a wrong size");
   return offer;
 }
 
 void Mailbox::on_offer(int from, Offer offer) {
-  const Key key{offer.process_set, from, offer.request.tag};
+  const int process_set = offer.set.first;
+  if (offer.set < present(process_set)) return refuse(from, offer, removed(process_set));
+  const Key key{offer.set, from, offer.request.tag};
   const auto waiting = receives_.find(key);
   if (waiting == receives_.end()) {
     offers_[key].push_back(std::move(offer));
@@ -221,10 +237,10 @@ void Mailbox::on_answer(int from, const FrameHead& head) {
   const auto found = sends_.find({from, head.number});
   if (found == sends_.end()) {
     if (gone_[static_cast<std::size_t>(from)]) return;  // the send has failed already
-    refuse(from, "no send waits for its answer");
+    fail(from, "no send waits for its answer");
   }
   Own& own = found->second;
-  if (own.sends_data) refuse(from, "a second answer came");
+  if (own.sends_data) fail(from, "a second answer came");
   if (head.kind == FrameKind::kReady) {
     own.sends_data = true;
     ++sending_;
@@ -247,7 +263,7 @@ void Mailbox::finish(Own own, const Error* error) {
   Result result;
   result.buffers.resize(1);
   result.shapes = {own.submission.request.tensors[0].shape};
-  owner_.on_finished(own.process_set, own.submission, std::move(result), error);
+  owner_.on_finished(own.set.first, own.submission, std::move(result), error);
 }
 
 Error Mailbox::gone(const Request& request) const {
@@ -255,6 +271,25 @@ Error Mailbox::gone(const Request& request) const {
   return {ErrorKind::kPrecondition, "'" + request.title() + "' cannot complete: " + rank +
                                         " has left (shut down, or the program ended there)" +
                                         (request.site.empty() ? "" : "; called at " + request.site)};
+}
+
+void Mailbox::on_removed(int process_set) {
+  const Set set = present(process_set);
+  ++removals_[process_set];
+  const auto is_gone = [&](const auto& queue) { return std::get<0>(queue.first) == set; };
+  std::vector<Own> ended;
+  for (auto& queue : receives_) {
+    if (!is_gone(queue)) continue;
+    for (Own& own : queue.second) ended.push_back(std::move(own));
+  }
+  std::erase_if(receives_, is_gone);
+  for (const auto& queue : offers_) {
+    if (!is_gone(queue)) continue;
+    for (const Offer& offer : queue.second) refuse(std::get<1>(queue.first), offer, removed(process_set));
+  }
+  std::erase_if(offers_, is_gone);
+  const Error error(ErrorKind::kPrecondition, removed(process_set));
+  for (Own& own : ended) finish(std::move(own), &error);
 }
 
 void Mailbox::on_left(int rank) {

@@ -36,6 +36,9 @@ class Mailbox final : private FrameOwner {
   bool moving_data() const { return !arriving_.empty() || sending_ > 0; }
   bool wakes() const { return wire_->wakes(); }
 
+  // All members remove the process set. Its receives fail now, and its sends once the receivers have answered; none
+  // meets a call of a later set with the same id.
+  void on_removed(int process_set);
   // That rank has left. What still waits for it fails, and so does what is submitted later.
   void on_left(int rank);
   bool waits_for(int rank) const;
@@ -45,15 +48,17 @@ class Mailbox final : private FrameOwner {
   void fail_all(const Error& error);
 
  private:
+  // A process set: its id, and how many sets with this id were removed before.
+  using Set = std::pair<int, std::uint64_t>;
   struct Own {
-    int process_set;
+    Set set;
     Submission submission;
     bool sends_data = false;  // the other rank has matched it
   };
   // A send of another rank that no receive has matched yet.
   struct Offer {
     std::uint64_t number;
-    int process_set;
+    Set set;
     Request request;
     bool whole;     // the bytes came with it
     Bytes content;  // then these
@@ -63,7 +68,7 @@ class Mailbox final : private FrameOwner {
     Bytes own;
     std::span<const std::byte> borrowed;
   };
-  using Key = std::tuple<int, int, int>;         // process set, sending rank, tag
+  using Key = std::tuple<Set, int, int>;         // the set, sending rank, tag
   using Number = std::pair<int, std::uint64_t>;  // the other rank, number of the send
 
   std::span<std::byte> place(int from, const FrameHead& head) override;
@@ -78,6 +83,8 @@ class Mailbox final : private FrameOwner {
   Offer decode_offer(int from, std::uint64_t number) const;
   void on_offer(int from, Offer offer);
   void match(int from, Offer offer, Own own);
+  Set present(int process_set) const;
+  void refuse(int from, const Offer& offer, const std::string& text);
   void on_answer(int from, const FrameHead& head);
   std::string misfit(int from, const Request& sent, const Request& received) const;
   void finish(Own own, const Error* error = nullptr);
@@ -94,6 +101,7 @@ class Mailbox final : private FrameOwner {
   std::map<Key, std::deque<Own>> receives_;  // not matched
   std::map<Key, std::deque<Offer>> offers_;  // not matched
   std::map<Number, Own> arriving_;           // receives whose data is on its way
+  std::map<int, std::uint64_t> removals_;    // by id of process sets
   std::deque<LocalFrame> local_;             // from this rank to itself
   std::vector<Bytes> bodies_;                // by rank: of the frame that arrives
   std::vector<bool> gone_;                   // by rank

@@ -125,6 +125,30 @@ TEST_CASE("Process sets keep their sends apart") {
   });
 }
 
+TEST_CASE("Calls of a removed process set meet none of a later set with the same id") {
+  on_each_wire(3, [](Engine& engine, int rank) {
+    Floats old(1, 1.0F), fresh(1, 2.0F), got(1), unmatched(1), order(1);
+    const auto pass = [&](Floats& sent, Floats& received, int tag, int set) {
+      if (rank == 0) wait(send(engine, sent, 1, tag, set));
+      if (rank == 1) wait(receive(engine, received, 0, tag, set));
+    };
+    const auto add = [&] { return static_cast<int>(wait(plain(engine, Verb::kAddProcessSet, {0, 1})).value); };
+    const int first = add();
+    std::shared_ptr<Work> stale;
+    if (rank == 0) stale = send(engine, old, 1, 1, first);
+    if (rank == 1) stale = receive(engine, unmatched, 0, 2, first);
+    pass(order, order, 3, first);  // so rank 1 has read the send above
+    wait(plain(engine, Verb::kRemoveProcessSet, {first}));
+    const int second = add();
+    CHECK_MESSAGE(second == first, "another id");
+    pass(fresh, got, 1, second);
+    CHECK_MESSAGE((rank != 1 || got == fresh), "the value of the removed set");
+    if (stale == nullptr) return;
+    check_error(ErrorKind::kPrecondition, "process set " + std::to_string(first) + " was removed",
+                [&] { wait(stale); });
+  });
+}
+
 TEST_CASE("Members alone make a process set and remove it, while another rank waits in a collective") {
   on_each_wire(3, [](Engine& engine, int rank) {
     const auto members_only = [&](Verb verb, std::vector<std::int64_t> splits, int id) {
