@@ -34,10 +34,12 @@ def peers(benchmark) -> dict[str, Callable[[], float]]:
 
 
 def ddp(benchmark, options: dict[str, bool]) -> Callable[[], float]:
-    model = benchmark.model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     ids = [benchmark.place.index] if benchmark.device == "GPU" else None
-    network = DistributedDataParallel(model, device_ids=ids, **options)
+    return trainer(benchmark, DistributedDataParallel(benchmark.model(), device_ids=ids, **options))
+
+
+def trainer(benchmark, network: torch.nn.Module) -> Callable[[], float]:
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
 
     def train() -> float:
         optimizer.zero_grad()
@@ -70,15 +72,7 @@ def replicated(benchmark, replicate: Callable) -> Callable[[], float]:
         if any(True for _ in child.parameters()):
             replicate(child)
     replicate(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-
-    def train() -> float:
-        optimizer.zero_grad()
-        benchmark.loss(model, benchmark.inputs, benchmark.labels).backward()
-        optimizer.step()
-        return math.nan
-
-    return train
+    return trainer(benchmark, model)
 
 
 def captured_by_hand(benchmark, bucket_bytes: int = 25 << 20) -> Callable[[], float]:

@@ -42,8 +42,8 @@ class Transport {
   virtual bool flushed() = 0;
 
   // Data. Transfers between two ranks match by tag (0..32767), in order within one tag. Planes use the tags below
-  // kFirstFreeTag. An empty span moves nothing and
-  // must be empty on both sides. The spans stay valid until the Pending is ready.
+  // kFirstFreeTag. An empty span moves nothing and must be empty on both sides. The spans stay valid until the Pending
+  // is ready.
   virtual PendingPtr send_data(int to, int tag, std::span<const std::byte> bytes) = 0;
   virtual PendingPtr receive_data(int from, int tag, std::span<std::byte> bytes) = 0;
 

@@ -225,8 +225,8 @@ def test_a_batch_with_a_wrong_call_begins_nothing(rank_count):
 
 
 @ranks(2)
-def test_gather_and_scatter_with_other_roots(rank_count):
+def test_other_roots_are_an_error(rank_count):
     own = hvd.rank()
-    for call in (hvd.gather, hvd.scatter):
+    for call in (hvd.gather, hvd.scatter, hvd.reduce):
         with pytest.raises(hvd.HorovodInternalError, match="root rank"):
             call(torch.ones(2), root_rank=own, name=f"{call.__name__} with two roots")

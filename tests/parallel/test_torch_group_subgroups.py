@@ -38,6 +38,8 @@ def test_send_and_receive(rank_count):
             dist.recv_object_list(objects, 0)
             assert objects == [{"from": 0}]
             dist.send(torch.tensor([7.0]), 0)
+        with pytest.raises(ValueError, match="tag must lie in"):
+            dist.send(torch.empty(1), after, tag=2**40)
         with pytest.raises(NotImplementedError, match="rank of the sender"):
             dist.recv(torch.empty(1))
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any, TypeVar
 
 from sirtaki.native import core
-from sirtaki.process_sets import ProcessSet, require_id
+from sirtaki.process_sets import MEMBERS_TAG, ProcessSet, require_id
 from sirtaki.reduce_ops import Adasum, Average, check_adasum, check_scale, checked_op
 
 Groups = int | list[list[Any]] | None
@@ -47,6 +47,20 @@ def checked_root(root_rank: int) -> int:
     if isinstance(root_rank, bool) or not hasattr(root_rank, "__index__"):
         raise ValueError(f"root_rank must be an integer, got {root_rank!r}")
     return root_rank.__index__()
+
+
+def checked_number(name: str, value: int, largest: int) -> int:
+    """The value as an integer; ValueError unless it lies in 0 to `largest`."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ValueError(f"{name} must be an integer, got {value!r}")
+    if not 0 <= value.__index__() <= largest:
+        raise ValueError(f"{name} must lie in 0 to {largest}, got {value!r}")
+    return value.__index__()
+
+
+def checked_tag(tag: int) -> int:
+    """The tag of a send or receive as an integer; ValueError unless programs may use this tag."""
+    return checked_number("tag", tag, MEMBERS_TAG - 1)
 
 
 def check_devices(**devices: Any) -> None:

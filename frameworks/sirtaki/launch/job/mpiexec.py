@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 
 from sirtaki.host import processes
 from sirtaki.host.signals import ignore_warnings
+from sirtaki.host.timers import NEVER
 from sirtaki.launch.job.failure import shell_code
 
-_NEVER = float("inf")
 _WAIT_FOR_REASON = 1.0  # seconds until its output is shown: a rank's failure within that time explains it
 
 
@@ -30,7 +30,7 @@ class Mpiexec:
         self._eager = eager
         self._words = bytearray()
         self._pipes: set[int] = set()
-        self.show_at = _NEVER
+        self.show_at = NEVER
         self.terminated = False  # by this process
 
     def start(self, command: Sequence[str], environ: dict[str, str]) -> None:
@@ -73,13 +73,13 @@ class Mpiexec:
 
     def show_words(self) -> None:
         """Shows its output that was not shown yet."""
-        self.show_at = _NEVER
+        self.show_at = NEVER
         if self._words:
             self._show(bytes(self._words) + (b"" if self._words.endswith(b"\n") else b"\n"))
         self._words.clear()
 
     def forget_words(self) -> None:
-        self.show_at = _NEVER
+        self.show_at = NEVER
         self._words.clear()
 
     def _on_words(self, pipe: int, events: int) -> None:
@@ -94,5 +94,5 @@ class Mpiexec:
         self._words += data
         if self._eager:
             self.show_words()
-        elif self.show_at == _NEVER:
+        elif self.show_at == NEVER:
             self.show_at = time.monotonic() + _WAIT_FOR_REASON

@@ -3,9 +3,10 @@
 import time
 from collections import Counter
 
+from sirtaki.host.timers import NEVER
+
 _ANSWER = 1.0  # seconds for the supervisors to report which ranks are stopped
 _SETTING = "SIRTAKI_START_TIMEOUT"
-_NEVER = float("inf")
 
 
 class Starting:
@@ -15,7 +16,7 @@ class Starting:
     """
 
     def __init__(self, ranks: int) -> None:
-        self.due = _NEVER
+        self.due = NEVER
         self._ranks = ranks
         self._limit = 0.0
         self._calls = Counter[int]()
@@ -29,7 +30,7 @@ class Starting:
         self._calls[rank] += rank not in self._failed  # a second attempt does not count as a later init()
         self._inside.add(rank)
         self._failed.discard(rank)
-        if self.due == _NEVER or was_complete != self._is_complete():
+        if self.due == NEVER or was_complete != self._is_complete():
             self.due = time.monotonic() + self._limit
 
     def on_over(self, rank: int, well: bool) -> None:
@@ -37,7 +38,7 @@ class Starting:
         if not well:
             self._failed.add(rank)
         if self._is_complete() and not self._inside:
-            self.due, self._asked = _NEVER, False
+            self.due, self._asked = NEVER, False
 
     def ask(self) -> tuple[set[int], str]:
         """(ranks to check before missing() is called, the text for the check); no ranks if known or asked already."""
@@ -49,7 +50,7 @@ class Starting:
 
     def missing(self) -> tuple[int, str]:
         """(the first missing rank, the message about all of them)."""
-        self.due = _NEVER
+        self.due = NEVER
         late = self._late_callers()
         if not self._is_complete():
             late = sorted(set(range(self._ranks)) - set(self._calls))

@@ -18,13 +18,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sirtaki.host.timers import NEVER
 from sirtaki.launch.job.workers import Worker, Workers
 from sirtaki.launch.protocol import channel
 
 PATIENCE = 4.0  # seconds for the ranks; their engines answer within three
 TITLE, STATUS, NUMBERS = b"?", b"!", b"#"  # requests on the socket of the job
 _LONGEST_TITLE = 120
-_NEVER = float("inf")
 
 
 def user_of_peer(connection: socket.socket) -> tuple[int, int]:
@@ -97,7 +97,7 @@ class Status:
 
     def due(self) -> float:
         """The latest time for the next call of look()."""
-        return min((current.until for current in self._rounds.values()), default=_NEVER)
+        return min((current.until for current in self._rounds.values()), default=NEVER)
 
     def on_answer(self, worker: Worker, text: str, kind: int = channel.ASK) -> None:
         if kind in self._rounds:

@@ -21,6 +21,7 @@ from collections.abc import Mapping
 
 from sirtaki.host import open_files, processes
 from sirtaki.host.signals import ignore_warnings
+from sirtaki.host.timers import NEVER
 from sirtaki.launch.protocol import channel
 from sirtaki.launch.protocol.spec import VARIABLE, Spec
 
@@ -29,7 +30,6 @@ _LONGEST = 1 << 28
 _TO_LEAVE = 1.5  # seconds for workers after their own grace
 _ENDED_BY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _FAILED = 1
-_NEVER = float("inf")
 
 
 def order(host: str, command: str, spec: bytes) -> bytes:
@@ -79,7 +79,7 @@ class _Agent:
         self._spec = spec
         self._selector = selectors.PollSelector()
         self._incoming = channel.Frames()
-        self._kill_at = _NEVER
+        self._kill_at = NEVER
         self._notify("arrived", True)
 
     def run(self, command: str, data: bytes) -> int:
@@ -108,7 +108,7 @@ class _Agent:
 
     def _wait(self) -> bool:
         """Waits for any event. False when it is time to kill."""
-        timeout = None if self._kill_at == _NEVER else max(0.0, self._kill_at - time.monotonic())
+        timeout = None if self._kill_at == NEVER else max(0.0, self._kill_at - time.monotonic())
         for key, _ in self._selector.select(timeout):
             key.data(key.fileobj)
         return time.monotonic() < self._kill_at

@@ -12,7 +12,9 @@ from sirtaki.host.timers import NEVER
 from sirtaki.launch.worker import program_signals
 from sirtaki.launch.worker.program_signals import ProgramSignals
 
-_BEFORE_ASKING = 0.5  # seconds; a scheduler's signal to all processes may end a script before its children
+# Seconds before a process is asked to end. After MPI_Abort of this rank, the program needs them to exit with its own
+# code. And a scheduler's signal to all processes may reach a script, or this process, before it reaches the others.
+BEFORE_ASKING = 0.5
 _LEFTOVERS = 2.5  # seconds for processes that the program left running at its end
 _AFTER_KILL = 3.0  # seconds; processes that do not end then are left alone
 
@@ -72,7 +74,7 @@ class RankProgram:
         left = processes.descendants(os.getpid())
         kill_at = NEVER
         if left and self._ask_leftovers_at == NEVER:
-            self._ask_leftovers_at = now + _BEFORE_ASKING
+            self._ask_leftovers_at = now + BEFORE_ASKING
         if now >= self._ask_leftovers_at and self._give_up_at == NEVER:
             self.signals.number = self.signals.number or signal.SIGTERM
             may_save = self.asked or self.signals.came_from_outside()  # a script's child may be the rank's process

@@ -20,12 +20,9 @@ from sirtaki.launch.worker import program, program_signals, rank_link
 from sirtaki.launch.worker.launcher_connection import LauncherConnection
 from sirtaki.launch.worker.output import ProgramOutput
 from sirtaki.launch.worker.program_signals import Warnings
-from sirtaki.launch.worker.rank_program import RankProgram, RankState
+from sirtaki.launch.worker.rank_program import BEFORE_ASKING, RankProgram, RankState
 
 _ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-# Seconds before the program is asked to end. After MPI_Abort of this rank, it needs them to exit with its own code.
-# And a scheduler's signal to all processes may arrive here a little later than at the launcher.
-_BEFORE_ASKING = 0.5
 # A failed rank stays so many seconds: otherwise mpiexec would end the others before they receive the cause.
 _LINGERS = 4.0
 _WAITS_FOR_END = 0.5  # seconds after the end of the rank's process, for the program to end too and report more
@@ -154,7 +151,7 @@ class Supervisor:
         if self._timers.time_of(self._kill) == NEVER:
             self._asked = True
             self._program.signals.number = self._program.signals.number or number
-            ask_at = time.monotonic() + _BEFORE_ASKING
+            ask_at = time.monotonic() + BEFORE_ASKING
             self._timers.at(ask_at, self._end_program)
             self._kill_by(ask_at + self._spec.grace)
 
@@ -184,7 +181,7 @@ class Supervisor:
         leaves = self._state.left and number == signal.SIGTERM
         self._program.asked = self._program.asked or not leaves
         now = time.monotonic()
-        end_at = now + (_LEAVES_BY_ITSELF if leaves else _BEFORE_ASKING)
+        end_at = now + (_LEAVES_BY_ITSELF if leaves else BEFORE_ASKING)
         self._timers.at(min(self._timers.time_of(self._end_program), end_at), self._end_program)
         self._kill_by(now + self._program.grace_of(self._line.process()))
 

@@ -7,51 +7,27 @@ from typing import Any
 
 import torch
 
-from sirtaki.checks.call_site import call_site
+from sirtaki.checks.arguments import checked_number, checked_tag
 from sirtaki.native import core
-from sirtaki.process_sets import MEMBERS_TAG, ProcessSet, global_process_set, require_id
-from sirtaki.torch.ops.handles import register, synchronize
+from sirtaki.process_sets import ProcessSet, global_process_set, require_id
+from sirtaki.torch.ops.handles import submit, synchronize
 from sirtaki.torch.ops.tensors import HOST, describe
-
-_LARGEST_TAG = MEMBERS_TAG - 1
-
-
-def _checked(value: int, what: str, largest: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ValueError(f"{what} must be an integer, got {value!r}")
-    if not 0 <= value.__index__() <= largest:
-        raise ValueError(f"{what} must lie in 0..{largest}, got {value!r}")
-    return value.__index__()
 
 
 def _prepared(verb: str, tensor: torch.Tensor, peer: int, tag: int, process_set: ProcessSet) -> Callable[[bool], int]:
     """What begins it, and gives its handle. All that can be wrong with the call is refused here."""
     group = require_id(process_set)
-    peer = _checked(peer, "dst" if verb == "send" else "src", core.size() - 1)
-    tag = _checked(tag, "tag", _LARGEST_TAG)
+    peer = checked_number("dst" if verb == "send" else "src", peer, core.size() - 1)
+    tag = checked_tag(tag)
     members = process_set.ranks
     if members is not None and peer not in members:
         raise ValueError(f"{verb}: rank {peer} is not among ranks {', '.join(map(str, members))} of the process set")
     described = describe(tensor, tensor if verb == "receive" else None)
     if described[4] != HOST:
         raise ValueError(f"{verb} takes tensors in host memory, got one on {tensor.device}")
-    site = call_site()
-
-    def start(awaited: bool) -> int:
-        work = core.submit(
-            core.VERBS[verb],
-            "",
-            [described],
-            root=peer,
-            tag=tag,
-            process_set=group,
-            site=site,
-            awaited=awaited,
-            keep=tensor,
-        )
-        return register(work, lambda _: tensor if verb == "receive" else None, [described])
-
-    return start
+    result = tensor if verb == "receive" else None
+    options = {"root": peer, "tag": tag, "process_set": group, "keep": tensor}
+    return lambda awaited: submit(verb, "", [described], lambda _: result, awaited=awaited, **options)
 
 
 def isend(tensor: torch.Tensor, dst: int, tag: int = 0, process_set: ProcessSet = global_process_set) -> int:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
-from sirtaki.reduce_ops import Average
-from sirtaki.torch.collectives.allreduce import allreduce
+from sirtaki.reduce_ops import Average, choose_op
 from sirtaki.torch.ops import verbs
-from sirtaki.torch.ops.arguments import checked_root, names
-from sirtaki.torch.ops.tensors import check_tensor
+from sirtaki.torch.ops.arguments import checked_root, names, reduction
+from sirtaki.torch.ops.handles import submit, synchronize
+from sirtaki.torch.ops.tensors import check_reducible, check_tensor, describe
 
 
 def _place_of(root: int, process_set: ProcessSet) -> tuple[int, int, int]:
@@ -84,5 +84,11 @@ def reduce(
     tensor([1., 2.])
     """
     root, own, _ = _place_of(checked_root(root_rank), process_set)
-    result = allreduce(tensor.detach(), name=name, op=op, process_set=process_set)
+    number, *_, group = reduction(choose_op(None, op), 1.0, 1.0, process_set)
+    check_tensor(tensor)
+    check_reducible(tensor, number)
+    call, _ = names("allreduce", name, group)
+    given, result = tensor.detach(), verbs.empty_result(tensor)
+    tensors, options = [describe(given, result)], {"op": number, "root": root, "process_set": group, "awaited": True}
+    synchronize(submit("allreduce", call, tensors, lambda work: None, keep=(given, result), **options))
     return result if own == root else None

@@ -1,4 +1,4 @@
-"""A group of torch.distributed: its place in torch and in the engine. Its calls are in verbs.py."""
+"""A group of torch.distributed: its place in torch and in the engine. Its calls are in the class Transfers."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from sirtaki.checks.arguments import checked_tag
 from sirtaki.checks.call_site import call_site
 from sirtaki.native import core
 from sirtaki.torch.ops.tensors import HOST, describe
@@ -39,13 +38,9 @@ class Transfers(Collectives):
             "",
             [describe(dense[0], dense[0] if receives else None)],
             root=self._members[peer],
-            tag=tag,
+            tag=checked_tag(tag),
             process_set=self._process_set,
             site=call_site(),
             keep=dense,
         )
-        return Work(work, HOST, tensors, step if receives else None, None, _nothing)
-
-
-def _nothing() -> Any:
-    pass
+        return Work(work, HOST, tensors, step if receives else None, None, lambda: None)
