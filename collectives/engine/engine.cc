@@ -233,11 +233,10 @@ Activity Engine::activity() const {
 
 void Engine::look(Clock::time_point now) {
   groups_.look(now);
-  if (bells_ == nullptr || !groups_.mailbox().waits()) return;
-  const int dead = bells_->find_dead();
-  if (dead < 0 || !groups_.mailbox().waits_for(dead)) return;
+  const int dead = dead_rank();
+  if (dead < 0 || !groups_.wait_for(dead)) return;
   throw Error(ErrorKind::kAborted, "rank " + std::to_string(dead) + " has died, while rank " +
-                                       std::to_string(topology_.rank) + " waited to receive from it or to send to it");
+                                       std::to_string(topology_.rank) + " waited for it" + groups_.oldest_pending());
 }
 
 std::vector<StandingWait> Engine::list_waits_for_peers(Clock::time_point now) {

@@ -267,10 +267,15 @@ void Group::finish_joins(int last) {
 void Group::look(Clock::time_point now) {
   report_standing(now);
   if (coordinator_) return;
-  const bool waits = !in_flight_.empty() || executor_.busy() || plan_.busy() || (leaving() && !all_left()) ||
-                     progress_watch_.has_reported();
-  if (progress_watch_.must_ask_coordinator(waits, now)) announcement_.wants_heartbeat = true;
+  const bool asks = waits() || progress_watch_.has_reported();
+  if (progress_watch_.must_ask_coordinator(asks, now)) announcement_.wants_heartbeat = true;
 }
+
+bool Group::waits() const {
+  return !in_flight_.empty() || executor_.busy() || plan_.busy() || (leaving() && !all_left());
+}
+
+bool Group::waits_for(int rank) const { return waits() && std::ranges::count(options_.ranks, rank) > 0; }
 
 // The coordinator sees only votes. So inform it of requests that make no progress in a plan or on the planes.
 void Group::report_standing(Clock::time_point now) {

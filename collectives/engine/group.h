@@ -86,6 +86,8 @@ class Group final : private PlanOwner {
   bool wakes() const { return (transport().wakes() || transport().size() == 1) && executor_.wakes() && plan_.wakes(); }
   // Is there queued work that may still fail? progress() checks it from time to time.
   bool watching() const { return executor_.watching() || plan_.watching(); }
+  // Can this rank only go on when that rank of the job does?
+  bool waits_for(int rank) const;
   bool leaving() const { return leaving_ != Leaving::kNo; }
   bool all_left() const { return leaving_ == Leaving::kAllLeft; }
   bool flushed() { return transport().flushed(); }
@@ -113,6 +115,7 @@ class Group final : private PlanOwner {
   bool act_on(Verdict verdict);
   void start(ItemList& items, const BatchArrival& arrival);
   int global(int member) const;
+  bool waits() const;
   BatchItem to_batch_item(Item& item);
   void check_own_part(const BatchItem& item) const;
   void lock_plan(const std::vector<std::vector<CacheSlot>>& batches);

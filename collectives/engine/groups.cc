@@ -64,6 +64,12 @@ void Groups::look(Clock::time_point now) {
   for (auto& group : closing_) group->look(now);
 }
 
+bool Groups::wait_for(int rank) const {
+  const auto waits = [rank](const std::unique_ptr<Group>& group) { return group->waits_for(rank); };
+  return std::ranges::any_of(groups_, [&](const auto& group) { return waits(group.second); }) ||
+         std::ranges::any_of(closing_, waits) || (mailbox_ != nullptr && mailbox_->waits_for(rank));
+}
+
 void Groups::leave() {
   for (auto& [id, group] : groups_) {
     if (!group->leaving()) group->leave();
@@ -84,15 +90,26 @@ void Groups::set_fusion_threshold(std::int64_t bytes) {
   for (auto& [id, group] : groups_) group->set_fusion_threshold(bytes);
 }
 
-std::string Groups::describe_pending(Clock::time_point now) const {
+std::vector<PendingCall> Groups::pending() const {
   std::vector<PendingCall> pending;
-  std::string missing;
-  for (const auto& [id, group] : groups_) {
-    group->list_pending(pending);
-    missing += group->list_missing(now);
-  }
+  for (const auto& [id, group] : groups_) group->list_pending(pending);
   for (const auto& group : closing_) group->list_pending(pending);
   if (mailbox_ != nullptr) mailbox_->list_pending(pending);
+  return pending;
+}
+
+std::string Groups::oldest_pending() const {
+  const std::vector<PendingCall> calls = pending();
+  const auto oldest = std::ranges::min_element(calls, {}, &PendingCall::since);
+  return oldest == calls.end() ? ""
+                               : ": " + std::string(name_of(oldest->verb)) + " '" + oldest->title + "'" +
+                                     (oldest->site.empty() ? "" : " from " + oldest->site);
+}
+
+std::string Groups::describe_pending(Clock::time_point now) const {
+  std::vector<PendingCall> pending = this->pending();
+  std::string missing;
+  for (const auto& [id, group] : groups_) missing += group->list_missing(now);
   const std::string count = pending.empty() ? "none pending" : std::to_string(pending.size()) + " pending";
   return count + list_pending(std::move(pending), now) + missing;
 }

@@ -34,6 +34,8 @@ class Groups {
   bool progress(bool awaited);
   Activity activity() const;
   void look(Clock::time_point now);
+  // Does anything here wait for that rank?
+  bool wait_for(int rank) const;
   // Leaves all groups together with their other ranks. Call it again if a group was added later.
   void leave();
   // All ranks have left all groups, and no message or batch is under way.
@@ -43,8 +45,12 @@ class Groups {
   void set_fusion_threshold(std::int64_t bytes);
   // For people: this rank's pending requests and their missing ranks. Each line after the first is indented.
   std::string describe_pending(Clock::time_point now) const;
+  // ": allreduce 'x' from train.py:7"; "" if nothing is pending.
+  std::string oldest_pending() const;
 
  private:
+  std::vector<PendingCall> pending() const;
+
   std::map<int, std::unique_ptr<Group>> groups_;
   std::vector<std::unique_ptr<Group>> closing_;
   std::unique_ptr<Mailbox> mailbox_;

@@ -186,6 +186,23 @@ def test_a_rank_is_killed():
     assert ended.code not in (0, None), ended.output
 
 
+def test_a_rank_dies_and_the_starter_ends_no_other():
+    """As by srun's default. The ranks of its host notice it."""
+    body = """
+meet("x")
+if rank == 1: os.kill(os.getpid(), 9)
+try:
+    meet("late")
+except hvd.HorovodInternalError as error:
+    print("ended:", error, flush=True)
+    sys.exit(5)
+"""
+    ended = jobs.run_script(3, START + body, through=jobs.UNNOTICED)
+    assert ended.code not in (0, None), ended.output
+    assert len(re.findall("ended: rank 1 on host .* has died", ended.output)) == 2, ended.output
+    assert "waited for it: barrier 'late' from program.py:11" in ended.output, ended.output
+
+
 @pytest.mark.parametrize("code", (0, 3))
 def test_a_rank_exits_at_once(code):
     """C15, C58: the others learn who it was and where, and the job's code is the rank's, never 0."""
