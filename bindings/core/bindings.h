@@ -23,6 +23,7 @@ void bind_engine(pybind11::module_& module);
 void bind_c_api(pybind11::module_& module);
 void bind_gpu(pybind11::module_& module);
 void bind_gpu_direct(pybind11::module_& module);
+void bind_cast_gradients(pybind11::module_& module);
 void bind_gradients(pybind11::module_& module);
 void bind_recorder(pybind11::module_& module);
 void bind_forced_stacks(pybind11::module_& module);

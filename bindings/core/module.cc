@@ -10,6 +10,7 @@ PYBIND11_MODULE(_core, module) {
   sirtaki::bind_c_api(module);
   sirtaki::bind_gpu(module);
   sirtaki::bind_gpu_direct(module);
+  sirtaki::bind_cast_gradients(module);
   sirtaki::bind_gradients(module);
   sirtaki::bind_recorder(module);
   sirtaki::bind_forced_stacks(module);

@@ -232,6 +232,26 @@ def first_unsettled(slots: tuple[Any, ...], groups: list[Any]) -> Any:
     contain the parameters of these slots in this order.
     """
 
+def layout_checksum(tensors: Sequence[Any]) -> int:
+    """Of the shapes and strides; below 2**31."""
+
+class CastGradients:
+    """A bucket's gradients that are sent as one tensor of another dtype (bindings/core/gradients/cast_gradients.h)."""
+    @staticmethod
+    def make(
+        slots: tuple[Any, ...], wire: int, make: Callable[[Any, int, int], tuple[Any, Any]]
+    ) -> CastGradients | None:
+        """Casts the gradients into a new tensor. wire: the number of its dtype. make(like, elements, checksum of the
+        layout) returns the tensors to send. None if these gradients cannot be cast together.
+        """
+    @property
+    def tensors(self) -> tuple[Any, Any]: ...
+    @property
+    def present(self) -> None:
+        """All slots have a gradient."""
+    def unpack(self, bucket: Any) -> None:
+        """Writes the reduced values into the gradients."""
+
 def divert_gradients(elsewhere: bool) -> None:
     """While it is true, each complete bucket is passed to `send` of its step."""
 
@@ -269,9 +289,6 @@ def common_gpu_capabilities(cards: Sequence[Card]) -> tuple[bool, bool, str]:
 
 def nccl_unique_id() -> bytes:
     """Rank 0 calls it and sends it to the other ranks."""
-
-def gpu_convert(device: int, to: int, from_: int, parts: Sequence[tuple[int, int, int]], stream: int) -> None:
-    """Queues the conversion of each part on the stream. to, from_: dtype numbers."""
 
 class DirectNccl:
     """An NCCL communicator of all ranks, separate from the engine's. One thread at a time may use it."""

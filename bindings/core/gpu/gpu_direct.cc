@@ -80,18 +80,6 @@ py::bytes unique_id() {
   return {id.bytes, sizeof(id.bytes)};
 }
 
-// parts: (address to read, address to write, number of elements). One kernel launch for up to 144 parts.
-void convert(int device, int to, int from,
-             const std::vector<std::tuple<std::uintptr_t, std::uintptr_t, std::int64_t>>& parts,
-             std::uintptr_t stream) {
-  std::vector<Part> converted;
-  for (const auto& [in, out, count] : parts) {
-    converted.push_back({reinterpret_cast<const void*>(in), reinterpret_cast<void*>(out), count});
-  }
-  gpu(device).convert(static_cast<DType>(to), static_cast<DType>(from), converted, 1.0,
-                      reinterpret_cast<Stream>(stream));
-}
-
 // (whether the ranks may use NCCL, whether all GPUs have kernels, the reason if not)
 std::tuple<bool, bool, std::string> agree_on_cards(const std::vector<PyCard>& cards) {
   std::vector<GpuCard> converted;
@@ -107,8 +95,6 @@ std::tuple<bool, bool, std::string> agree_on_cards(const std::vector<PyCard>& ca
 void bind_gpu_direct(py::module_& module) {
   using Release = py::call_guard<py::gil_scoped_release>;
   module.def("gpu_card", &card_of, py::arg("device"), Release());
-  module.def("gpu_convert", &convert, py::arg("device"), py::arg("to"), py::arg("from_"), py::arg("parts"),
-             py::arg("stream"), Release());
   module.def("nccl_unique_id", &unique_id);
   module.def("common_gpu_capabilities", &agree_on_cards, py::arg("cards"));
   py::class_<DirectNccl>(module, "DirectNccl")

@@ -4,9 +4,10 @@ is captured.
 
 from __future__ import annotations
 
+import functools
 import itertools
-import zlib
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import torch
 
@@ -15,13 +16,18 @@ from sirtaki.torch.compression import CastCompressor, Compressor, NoneCompressor
 from sirtaki.torch.gradients import direct
 from sirtaki.torch.gradients.optimizer_options import Options
 from sirtaki.torch.gradients.slots import Bucket, Slot
-from sirtaki.torch.ops.streams import current_stream
 from sirtaki.torch.ops.tensors import DTYPE_NUMBERS, Descriptor
 
 
 def send_packed(bucket: Bucket, options: Options) -> None:
     """Sends the bucket's gradients to the engine, or into a step that is captured. Missing ones count as zeros."""
-    grads, compression = [_gradient_of(slot) for slot in bucket.slots], options.compression
+    compression = options.compression
+    if direct.active is None and direct.observed is None:
+        cast = _cast_by_kernels(bucket, compression)
+        if cast is not None:
+            bucket.send_packed(cast)
+            return
+    grads = [_gradient_of(slot) for slot in bucket.slots]
     wire = _wire_of(grads, compression) if direct.casts else direct.OWN_DTYPE
     if direct.active is not None:
         packed = Packed(bucket, grads, compression if wire == direct.OWN_DTYPE else NoneCompressor)
@@ -36,6 +42,14 @@ def send_packed(bucket: Bucket, options: Options) -> None:
         seen = [*map(_described, packed.tensors if wire == direct.OWN_DTYPE else grads)]
         direct.observed.append(direct.call_text(bucket.call_name(), seen, options.reduction(), wire))
     bucket.send_packed(packed)
+
+
+def _cast_by_kernels(bucket: Bucket, compression: type[Compressor]) -> core.CastGradients | None:
+    """Sends what FlatWire would send, at less cost for the host. None if that is not possible."""
+    if not (bucket.by_size and _is_cast(compression) and _has_kernels(bucket.slots[0].parameter)):
+        return None
+    wire = compression.wire
+    return core.CastGradients.make(tuple(bucket.slots), DTYPE_NUMBERS[wire], functools.partial(_flat_tensors, wire))
 
 
 def _gradient_of(slot: Slot) -> torch.Tensor:
@@ -56,7 +70,7 @@ def _is_expanded(grad: torch.Tensor) -> bool:
 
 def _wire_of(grads: Sequence[torch.Tensor], compression: type[Compressor]) -> int:
     """The dtype in which a captured step sends the gradients from their own memory; OWN_DTYPE if it does not."""
-    if not (isinstance(compression, type) and issubclass(compression, CastCompressor)):
+    if not _is_cast(compression):
         return direct.OWN_DTYPE
     if any(not grad.dtype.is_floating_point or grad.dtype == compression.wire for grad in grads):
         return direct.OWN_DTYPE
@@ -135,49 +149,42 @@ class Wire:
 
 
 class FlatWire:
-    """Several gradients that are sent as one tensor of another dtype. One kernel launch casts all of them."""
+    """Several gradients that are sent as one tensor of another dtype. torch casts them."""
 
     @staticmethod
     def of(grads: Sequence[torch.Tensor], compression: type[Compressor]) -> FlatWire | None:
         """None unless the compression casts all of them, and each is contiguous or channels_last."""
-        if not (isinstance(compression, type) and issubclass(compression, CastCompressor)):
+        if not _is_cast(compression):
             return None
         suit = all(g.dtype.is_floating_point and g.dtype != compression.wire and _is_dense(g) for g in grads)
         return FlatWire(grads, compression) if suit else None
 
     def __init__(self, grads: Sequence[torch.Tensor], compression: type[CastCompressor]) -> None:
         self._grads = [grad.detach() for grad in grads]
-        flat = torch.empty(sum(g.numel() for g in grads), dtype=compression.wire, device=grads[0].device)
-        self._views: list[torch.Tensor] = []
-        self._parts: list[tuple[int, int, int]] = []  # for our own kernels: address of gradient, of its part, elements
-        self._number = DTYPE_NUMBERS[compression.wire]
+        elements = sum(g.numel() for g in grads)
+        self.tensors = _flat_tensors(compression.wire, grads[0], elements, core.layout_checksum(grads))
+        flat = self.tensors[0]
         starts = itertools.accumulate((grad.numel() for grad in grads), initial=0)
-        if has_kernels(flat) and len({grad.dtype for grad in grads}) == 1:
-            places = (flat.data_ptr() + start * flat.itemsize for start in starts)
-            self._parts = [(g.data_ptr(), place, g.numel()) for g, place in zip(grads, places, strict=False)]
-        else:
-            self._views = [flat.as_strided(g.shape, g.stride(), start) for g, start in zip(grads, starts, strict=False)]
-        self._cast(to_wire=True)
-        # Ranks whose gradients have other layouts would sum elements that do not belong together. The second tensor has
-        # no elements, but its shape differs between such ranks, which is an error on every rank.
-        layout = zlib.crc32(repr([(grad.shape, grad.stride()) for grad in grads]).encode())
-        self.tensors = (flat, flat.new_empty((0, layout)))
-
-    def _cast(self, to_wire: bool) -> None:
-        if not self._parts:
-            pair = (self._views, self._grads) if to_wire else (self._grads, self._views)
-            torch._foreach_copy_(*pair)
-            return
-        device, own = self._grads[0].get_device(), DTYPE_NUMBERS[self._grads[0].dtype]
-        stream = current_stream(device)
-        if to_wire:
-            core.gpu_convert(device, self._number, own, self._parts, stream)
-        else:
-            core.gpu_convert(device, own, self._number, [(out, in_, n) for in_, out, n in self._parts], stream)
+        self._views = [flat.as_strided(g.shape, g.stride(), start) for g, start in zip(grads, starts, strict=False)]
+        torch._foreach_copy_(self._views, self._grads)
 
     def put_back(self) -> None:
         """Writes the reduced values into the gradients."""
-        self._cast(to_wire=False)
+        torch._foreach_copy_(self._grads, self._views)
+
+
+def _flat_tensors(
+    wire: torch.dtype, like: torch.Tensor, elements: int, checksum: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One tensor for all elements. Ranks whose gradients have other layouts would sum elements that do not belong
+    together. The second tensor has no elements, but its shape differs between such ranks: an error on every rank.
+    """
+    flat = torch.empty(elements, dtype=wire, device=like.device)
+    return flat, flat.new_empty((0, checksum))
+
+
+def _is_cast(compression: type[Compressor]) -> TypeGuard[type[CastCompressor]]:
+    return isinstance(compression, type) and issubclass(compression, CastCompressor)
 
 
 def _is_dense(grad: torch.Tensor) -> bool:
@@ -188,7 +195,7 @@ def _is_dense(grad: torch.Tensor) -> bool:
 _kernels: dict[int, bool] = {}  # by GPU
 
 
-def has_kernels(tensor: torch.Tensor) -> bool:
+def _has_kernels(tensor: torch.Tensor) -> bool:
     """Whether Sirtaki's own kernels can cast this tensor."""
     if not tensor.is_cuda:
         return False
