@@ -3,17 +3,21 @@
 It times a 1 KiB allreduce, a step of 32 small buckets, and one of torch's DistributedOptimizer with the 161 gradients
 of ResNet-50.
 
-    python benchmarks/recorder_cost.py [--ranks 2] [--turns 20] [--only core|torch]
+    python benchmarks/recorder_cost.py [--ranks 2] [--turns 40] [--only core|torch]
 
-Prints microseconds (the least of all turns) and the ratio on/off. Minima are compared, since other work on the machine
-only adds time. Each turn leaves the job and joins it again, because init() reads the setting.
+A turn leaves the job and joins it again, because init() reads the setting; its time is the least of many rounds, since
+other work on the machine only adds time. A job may lie better or worse in memory. So each turn with the recorder is
+compared with the next one without, and the median of these ratios is printed, with the range in which the true median
+lies in 95 of 100 cases (by the binomial distribution of the ranks of a median).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -28,8 +32,7 @@ def compare(hvd, measure):
         os.environ["SIRTAKI_RECORDER"] = setting
         hvd.init()
         for what, seconds in measure().items():
-            best = found.setdefault(what, {})
-            best[setting] = min(seconds * 1e6, best.get(setting, seconds * 1e6))
+            found.setdefault(what, {"0": [], "1": []})[setting].append(seconds * 1e6)
         hvd.shutdown()
     print(json.dumps(found), flush=True)
 """
@@ -92,26 +95,34 @@ compare(hvd, measure)
 PROGRAMS = {"core": TURNS + CORE, "torch": TURNS + TORCH}
 
 
-def measured(program: str, ranks: int, turns: int) -> dict[str, dict[str, float]]:
-    """The figures of rank 0, with the recorder ("1") and without ("0")."""
+def measured(program: str, ranks: int, turns: int) -> dict[str, dict[str, list[float]]]:
+    """The turns of rank 0, with the recorder ("1") and without ("0"), in microseconds."""
     environ = {**os.environ, "PYTHONPATH": str(FRAMEWORKS), "SIRTAKI_SUMMARY": "0"}
     words = [sys.executable, "-m", "sirtaki.launch", "-np", str(ranks), sys.executable, "-c", program, str(turns)]
     done = subprocess.run(words, env=environ, stdout=subprocess.PIPE, text=True, check=True)
     line = next(line for line in done.stdout.splitlines() if line.startswith(("[0] ", "{")))
-    figures: dict[str, dict[str, float]] = json.loads(line.removeprefix("[0] "))
+    figures: dict[str, dict[str, list[float]]] = json.loads(line.removeprefix("[0] "))
     return figures
+
+
+def of_median(values: list[float]) -> tuple[float, float, float]:
+    """The median, and the ends of its range."""
+    ordered = sorted(values)
+    outer = max(int(len(ordered) / 2 - 0.98 * math.sqrt(len(ordered))), 0)
+    return statistics.median(ordered), ordered[outer], ordered[-1 - outer]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--turns", type=int, default=20, help="with the recorder, and as many without")
+    parser.add_argument("--turns", type=int, default=40, help="with the recorder, and as many without")
     parser.add_argument("--only", choices=PROGRAMS, help="one of the programs")
     arguments = parser.parse_args()
     for name in [arguments.only] if arguments.only else PROGRAMS:
-        for what, least in measured(PROGRAMS[name], arguments.ranks, arguments.turns).items():
-            on, off = least["1"], least["0"]
-            print(f"{what}: on {on:.2f} us, off {off:.2f} us, ratio {on / off:.3f}", flush=True)
+        for what, turns in measured(PROGRAMS[name], arguments.ranks, arguments.turns).items():
+            ratio, low, high = of_median([on / off for on, off in zip(turns["1"], turns["0"], strict=True)])
+            on, off = statistics.median(turns["1"]), statistics.median(turns["0"])
+            print(f"{what}: on {on:.2f} us, off {off:.2f} us, ratio {ratio:.3f} ({low:.3f} to {high:.3f})", flush=True)
 
 
 if __name__ == "__main__":
