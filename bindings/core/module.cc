@@ -12,6 +12,7 @@ PYBIND11_MODULE(_core, module) {
   sirtaki::bind_gpu_direct(module);
   sirtaki::bind_gradients(module);
   sirtaki::bind_recorder(module);
+  sirtaki::bind_tensor_calls(module);
   sirtaki::bind_forced_stacks(module);
   sirtaki::bind_python_stack(module);
 }
