@@ -17,12 +17,16 @@ struct Worker {
   bool progress(bool awaited) { return make_progress && make_progress(awaited); }
   Activity activity() const { return now; }
   void look(Clock::time_point) {}
+  bool shares_core() const { return shares; }
+  bool may_gather() const { return gathers; }
   void note_idle() { ++idle; }
   void record(const std::exception& error) { failure = Error(ErrorKind::kAborted, error.what()); }
 
   std::function<bool(bool awaited)> make_progress;
   Activity now;
   std::atomic<int> idle{0};
+  bool shares = false;
+  std::atomic<bool> gathers{false};
   std::optional<Error> failure;
 };
 

@@ -73,7 +73,7 @@ py::object start_call(int verb, const py::object& tensor, py::object out, const 
   builder.add(std::move(*spec), address);
   auto engine = engine_for_collective();
   auto work = engine->queue().put(process_set, builder.submission(nullptr, nullptr),
-                                  awaited ? WakeUp::kByCaller : WakeUp::kNow);
+                                  awaited ? WakeUp::kByCaller : WakeUp::kSoon);
   Work& started = *work;
   py::object wrapped = wrap_work(std::move(work), std::move(engine), py::make_tuple(tensor, out), std::nullopt);
   if (!awaited) return wrapped;
