@@ -116,11 +116,12 @@ def start_call(
     process_set: int,
     site: str,
     awaited: bool,
+    tag: int,
     /,
 ) -> Any:
     """Queues a call of a verb with one tensor of the framework. None, without any effect, unless both tensors are dense
     and contiguous in host memory, of a dtype of the core. out: memory for the result; the tensor itself: in place; None:
-    a new tensor. name: without the verb. Returns a Work; with `awaited` waits, and returns the result. Errors as
+    a new tensor. send and receive: the tensor itself. name: without the verb. Returns a Work; with `awaited` waits, and returns the result. Errors as
     submit().
     """
 

@@ -60,12 +60,14 @@ bool add_output(Verb verb, const TensorSpec& spec, PyObject* tensor, py::object&
 
 // None if Python must describe the tensors. With `awaited`: waits, and returns the result.
 py::object start_call(int verb, const py::object& tensor, py::object out, const std::string& name, int op,
-                      double prescale, double postscale, int root, int process_set, std::string site, bool awaited) {
+                      double prescale, double postscale, int root, int process_set, std::string site, bool awaited,
+                      int tag) {
   TensorReader reader;
   std::optional<TensorSpec> spec = plain_spec(reader, tensor.ptr());
   if (!spec) return py::none();
   RequestBuilder builder(verb, {}, op, prescale, postscale, std::move(site), root);
   Request& request = builder.request;
+  request.tag = tag;
   if (changes_shape(request.verb) && spec->shape.empty()) return py::none();
   Address address{.in = reader.data()};
   if (!add_output(request.verb, *spec, tensor.ptr(), out, address)) return py::none();

@@ -18,6 +18,7 @@ from sirtaki.torch.ops.tensors import HOST
 ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER = (
     core.VERBS[name] for name in ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
 )
+SEND, RECEIVE = core.VERBS["send"], core.VERBS["receive"]
 Reduction = tuple[int, float, float, int]
 
 _ON_HOST = ((0, 0, 0, (), HOST),)
@@ -32,13 +33,13 @@ def moved(process_set: int) -> Reduction:
 
 
 def run(
-    verb: int, tensor: Any, out: torch.Tensor | None, name: str, how: Reduction, root: int = -1
+    verb: int, tensor: Any, out: torch.Tensor | None, name: str, how: Reduction, root: int = -1, tag: int = 0
 ) -> torch.Tensor | None:
     """The result: `out`, by default a new tensor. Waits. name: without the verb, "" if the core is to number it."""
     if not _is_plain(tensor, out):
         return None
     op, prescale, postscale, group = how
-    return core.start_call(verb, tensor, out, name, op, prescale, postscale, root, group, call_site(), True)
+    return core.start_call(verb, tensor, out, name, op, prescale, postscale, root, group, call_site(), True, tag)
 
 
 def start(
@@ -48,13 +49,14 @@ def start(
     name: str,
     how: Reduction,
     root: int = -1,
+    tag: int = 0,
     finish: Finish = core.Work.outcome,
 ) -> int | None:
     """As run(), without waiting: a handle. finish(work) makes its result."""
     if not _is_plain(tensor, out):
         return None
     op, prescale, postscale, group = how
-    work = core.start_call(verb, tensor, out, name, op, prescale, postscale, root, group, call_site(), False)
+    work = core.start_call(verb, tensor, out, name, op, prescale, postscale, root, group, call_site(), False, tag)
     return None if work is None else register(work, finish, _ON_HOST)
 
 
