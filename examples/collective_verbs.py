@@ -1,8 +1,8 @@
 """The ways to run each verb that `collective_benchmark.py --verb` compares: raw MPI, gloo, and Sirtaki.
 
-`nbytes` is the size of the longer side: the tensor of allreduce, broadcast, alltoall and send, the result of allgather, the
-input of reducescatter. MPI and gloo write into memory that is given to them. "Sirtaki" makes its result. "Sirtaki, out"
-gets memory, too: allreduce and broadcast work in place, the other verbs have `out`.
+`nbytes` is the size of the longer side: the tensor of allreduce, broadcast, alltoall and send, the result of allgather,
+the input of reducescatter. MPI and gloo write into memory that is given to them. "Sirtaki" makes its result. "Sirtaki,
+out" gets memory, too: allreduce and broadcast work in place, the other verbs have `out`.
 """
 
 from collections.abc import Callable, Sequence

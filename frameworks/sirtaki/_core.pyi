@@ -120,9 +120,9 @@ def start_call(
     /,
 ) -> Any:
     """Queues a call of a verb with one tensor of the framework. None, without any effect, unless both tensors are dense
-    and contiguous in host memory, of a dtype of the core. out: memory for the result; the tensor itself: in place; None:
-    a new tensor. send and receive: the tensor itself. name: without the verb. Returns a Work; with `awaited` waits, and returns the result. Errors as
-    submit().
+    and contiguous in host memory, of a dtype of the core. out: memory for the result; the tensor itself: in place, and
+    for send and receive; None: a new tensor. name: without the verb. Returns a Work; with `awaited` waits, and returns
+    the result. Errors as submit().
     """
 
 def submit(
