@@ -92,9 +92,12 @@ def measure(call: Call, before: Call, late: float) -> Span:
 def until_last(spans: list[Span]) -> float:
     """The median time from the last rank's begin to the last rank's end, in microseconds."""
     by_rank = COMM.allgather(spans)
-    return statistics.median(
-        max(end for _, end in one) - max(start for start, _ in one) for one in zip(*by_rank, strict=True)
-    ) * 1e6
+    return (
+        statistics.median(
+            max(end for _, end in one) - max(start for start, _ in one) for one in zip(*by_rank, strict=True)
+        )
+        * 1e6
+    )
 
 
 def situation(ways: tuple[Call, ...], before: Call, late: bool, rounds: int, cores: list[Span]) -> list[float]:

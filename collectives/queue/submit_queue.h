@@ -23,7 +23,7 @@ namespace sirtaki {
 enum class WakeUp {
   kNow,         // it is woken
   kByCaller,    // the caller calls Engine::wait(), poll() or wake() right afterwards
-  kSoon,        // more submissions probably follow: if the engine's thread has no core of its own, it begins a little later
+  kSoon,        // more probably follow. If the engine's thread has no core of its own, it begins a little later
   kIfCoreFree,  // the caller has other work before it waits. The engine's thread is not woken if it has no core of its
                 // own and all ranks share this host: it would only take the core from the caller
 };

@@ -19,7 +19,7 @@ constexpr std::size_t kSharedRing = FlightRecorder::kRings - 1;
 
 std::atomic<std::uint64_t> recorders{0};
 
-// The run delay of one thread. A reading costs about a microsecond, and twenty after other work has filled the caches. So
+// The run delay of one thread. A reading costs a microsecond, and twenty after other work has filled the caches. So
 // few waits are measured, and none after a short one: then ranks do not wait for cores.
 class OwnDelay {
  public:

@@ -119,7 +119,7 @@ class ShmWire final : public Wire {
         transport_.wake(to);
         continue;
       }
-      // Says that the ring is full, then tries once more. So the reader either wakes this rank, or has made room before.
+      // Says that the ring is full, then tries once more. So the reader wakes this rank, or has made room before.
       if (std::exchange(peer.blocked, true)) break;
       peer.writes.set_blocked(true);
     }
@@ -127,7 +127,7 @@ class ShmWire final : public Wire {
     return sent > 0;
   }
 
-  // Writes about one piece, and returns the number of bytes. So the reader reads one piece while the next one is written.
+  // Writes about one piece, and returns the number of bytes. So the reader can read it while the next one is written.
   std::size_t write(int to, Peer& peer, FrameOwner& owner) {
     std::size_t count = 0;
     while (!peer.outgoing.empty() && count < piece_) {

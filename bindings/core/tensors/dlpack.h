@@ -61,7 +61,7 @@ struct ExchangeApi {
   void* allocate;
   void* own_tensor_of;
   int (*object_of)(OwnTensor* tensor, void** out);  // takes the tensor; returns non-zero after setting a Python error
-  int (*tensor_of)(void* object, Tensor* out);  // null if missing; returns non-zero after setting a Python error
+  int (*tensor_of)(void* object, Tensor* out);      // null if missing; returns non-zero after setting a Python error
   int (*current_stream)(std::int32_t kind, std::int32_t number, void** out);
 };
 
