@@ -7,7 +7,7 @@ from pathlib import Path
 
 import byte_sizes
 
-VERBS = ("allreduce", "allgather", "reducescatter", "broadcast", "alltoall")
+VERBS = ("allreduce", "allgather", "reducescatter", "broadcast", "alltoall", "send")
 VERB_SIZES = (1 << 10, 64 << 10, 1 << 20, 32 << 20)
 DEFAULT_SIZES = tuple(4**power for power in range(3, 15))  # 64 B to 256 MiB
 

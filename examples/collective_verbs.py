@@ -1,8 +1,8 @@
 """The ways to run each verb that `collective_benchmark.py --verb` compares: raw MPI, gloo, and Sirtaki.
 
-`nbytes` is the size of the longer side: the tensor of allreduce, broadcast and alltoall, the result of allgather, the
-input of reducescatter. MPI and gloo write into memory that is given to them. "Sirtaki" makes its result. "Sirtaki, out"
-gets memory, too: allreduce and broadcast work in place, the other verbs have `out`.
+`nbytes` is the size of the longer side: the tensor of allreduce, broadcast, alltoall and send, the result of allgather,
+the input of reducescatter. MPI and gloo write into memory that is given to them. "Sirtaki" makes its result. "Sirtaki,
+out" gets memory, too: allreduce and broadcast work in place, the other verbs have `out`.
 """
 
 from collections.abc import Callable, Sequence
@@ -64,6 +64,8 @@ def _finish(started: Any, out: torch.Tensor) -> torch.Tensor:
         return started
     if isinstance(started, int):
         result = hvd.synchronize(started)
+        if result is None:
+            return out
         return result[0] if isinstance(result, tuple) else result
     if isinstance(started, MPI.Request):
         started.Wait()
@@ -164,5 +166,47 @@ def alltoall(nbytes: int) -> Verb:
     return Verb(given, given.numel(), blocking, started, _parts)
 
 
+def send(nbytes: int) -> Verb:
+    """Each rank with an even number sends to the next rank; a last one without a partner does nothing."""
+    given, peer = torch.empty(nbytes // 4), COMM.rank ^ 1
+    if peer >= COMM.size:
+        return _alone(given)
+    receives = COMM.rank % 2 == 1
+    array = given.numpy()
+    if receives:
+        blocking: dict[str, Call] = {
+            "MPI blocking": lambda out, i: COMM.Recv(out.numpy(), peer),
+            "gloo": lambda out, i: (dist.recv(out, peer), out)[1],
+            "Sirtaki": lambda out, i: hvd.recv(out, peer),
+        }
+        started: dict[str, Call] = {
+            "MPI started": lambda out, i: COMM.Irecv(out.numpy(), peer, i),
+            "gloo": lambda out, i: dist.irecv(out, peer, tag=i),
+            "Sirtaki": lambda out, i: hvd.irecv(out, peer, tag=i),
+        }
+    else:
+        blocking = {
+            "MPI blocking": lambda out, i: (COMM.Send(array, peer), given)[1],
+            "gloo": lambda out, i: (dist.send(given, peer), given)[1],
+            "Sirtaki": lambda out, i: (hvd.send(given, peer), given)[1],
+        }
+        started = {
+            "MPI started": lambda out, i: COMM.Isend(array, peer, i),
+            "gloo": lambda out, i: dist.isend(given, peer, tag=i),
+            "Sirtaki": lambda out, i: hvd.isend(given, peer, tag=i),
+        }
+    due = lambda value, result: [(i, float(value + COMM.rank // 2 * 2)) for i in (0, -1)]  # noqa: E731
+    return Verb(given, given.numel(), blocking, started, due if receives else lambda value, result: [])
+
+
+def _alone(given: torch.Tensor) -> Verb:
+    def nothing(out: torch.Tensor, i: int) -> torch.Tensor:
+        return given
+
+    names = ("MPI blocking", "gloo", "Sirtaki"), ("MPI started", "gloo", "Sirtaki")
+    blocking, started = (dict.fromkeys(each, nothing) for each in names)
+    return Verb(given, given.numel(), blocking, started, lambda value, result: [])
+
+
 MAKERS = {"allreduce": allreduce, "allgather": allgather, "reducescatter": reducescatter}
-MAKERS |= {"broadcast": broadcast, "alltoall": alltoall}
+MAKERS |= {"broadcast": broadcast, "alltoall": alltoall, "send": send}

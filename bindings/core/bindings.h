@@ -26,6 +26,7 @@ void bind_gpu_direct(pybind11::module_& module);
 void bind_cast_gradients(pybind11::module_& module);
 void bind_gradients(pybind11::module_& module);
 void bind_recorder(pybind11::module_& module);
+void bind_tensor_calls(pybind11::module_& module);
 void bind_forced_stacks(pybind11::module_& module);
 void bind_python_stack(pybind11::module_& module);
 

@@ -119,7 +119,7 @@ py::object submit(int verb, std::string name, const std::vector<PyTensor>& tenso
   const bool on_gpu = device != kHostDevice;
   EventPtr ready = on_gpu ? ready_on(builder.request, device, stream) : nullptr;
   auto work = engine->queue().put(process_set, builder.submission(allocation_by(allocate), std::move(ready)),
-                                  awaited ? WakeUp::kByCaller : WakeUp::kNow);
+                                  awaited ? WakeUp::kByCaller : WakeUp::kSoon);
   if (!allocate.is_none()) keep = py::make_tuple(std::move(keep), allocate);
   return wrap_work(std::move(work), std::move(engine), std::move(keep), on_gpu ? std::optional(stream) : std::nullopt);
 }

@@ -13,6 +13,7 @@ PYBIND11_MODULE(_core, module) {
   sirtaki::bind_cast_gradients(module);
   sirtaki::bind_gradients(module);
   sirtaki::bind_recorder(module);
+  sirtaki::bind_tensor_calls(module);
   sirtaki::bind_forced_stacks(module);
   sirtaki::bind_python_stack(module);
 }

@@ -6,6 +6,7 @@
 
 #include "bindings.h"
 #include "fork.h"
+#include "tensors/tensor_maker.h"
 
 namespace sirtaki {
 namespace {
@@ -97,6 +98,14 @@ class PyWork {
     if (!misfit.empty()) throw Error(ErrorKind::kInvalidArgument, misfit);
   }
 
+  // The result of start_call(): the memory that was given or made for it, or a tensor over the core's memory.
+  py::object outcome() {
+    const auto memory = keep_.cast<py::tuple>();
+    if (!py::object(memory[1]).is_none()) return memory[1];
+    Result& result = work_->result();
+    return tensor_over(std::move(result.buffers.at(0)), result.shapes.at(0), py::object(memory[0]).ptr());
+  }
+
   // Returns the same list at each call, so callers need not keep it.
   py::list buffers() {
     if (!buffers_) {
@@ -178,6 +187,7 @@ void bind_work(py::module_& module) {
   py::class_<PyWork>(module, "Work")
       .def("done", &PyWork::done)
       .def("wait", &PyWork::wait, py::arg("stream") = py::none())
+      .def("outcome", &PyWork::outcome)
       .def("buffers", &PyWork::buffers)
       .def("shapes", &PyWork::shapes)
       .def("received_splits", &PyWork::received_splits)

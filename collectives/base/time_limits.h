@@ -27,6 +27,8 @@ inline constexpr std::chrono::milliseconds kLongestNapIfWoken{20};
 // the second time.
 inline constexpr std::chrono::milliseconds kHelp{100};
 inline constexpr std::chrono::microseconds kShortHelp{100};
+// Where the engine's thread has no core of its own, it collects the program's asynchronous calls for this long.
+inline constexpr std::chrono::microseconds kGather{500};
 // A waiting rank checks this often that the other ranks are alive.
 inline constexpr std::chrono::milliseconds kLivenessLook{250};
 

@@ -109,6 +109,8 @@ class Engine final : private GroupOwner {
   bool progress(bool awaited) { return groups_.progress(awaited); }
   Activity activity() const;
   void look(Clock::time_point now);
+  bool shares_core() const { return !queue_.has_core(); }
+  bool may_gather() const { return queue_.may_gather(); }
   void note_idle() { observers_.announce(&Observer::on_idle); }
   void record(const std::exception& error);
 

@@ -25,6 +25,8 @@ namespace sirtaki {
 //   bool progress(bool awaited)        true if anything moved; `awaited`: see Group::progress()
 //   Activity activity() const
 //   void look(Clock::time_point)       called from time to time while nothing moves
+//   bool shares_core() const           the engine's thread would take the core from the program
+//   bool may_gather() const            so it would now, and the program probably submits more
 //   void note_idle()                   the engine's thread begins to sleep, since nothing is under way
 //   void record(const std::exception&) a helping thread caught this error; from now on take_in() throws
 template <class Worker>
@@ -81,8 +83,11 @@ class EngineLock {
 
   // Is this thread inside a callback of the engine?
   bool is_held_by_this_thread() const { return owner_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
+  // Should the engine's thread sleep until another rank wakes it, and not look by itself?
+  bool waits_for_peers(const Activity& now) const { return now.peers_wake && worker_.shares_core(); }
   bool step();
   void rest(Holder& holder, const Activity& now);
+  void sleep(Holder& holder, SleepState how, std::uint32_t seen, std::chrono::nanoseconds limit);
   void look();
   void help(Work& wanted, std::chrono::nanoseconds limit, bool may_sleep);
   bool help_once(Work& wanted, bool may_sleep);
@@ -119,7 +124,7 @@ template <class Worker>
 void EngineLock<Worker>::work(Holder& holder) {
   if (step()) return;
   const Activity now = worker_.activity();
-  if (!now.active || !backoff_.spin(now.moving_data)) rest(holder, now);
+  if (!now.active || waits_for_peers(now) || !backoff_.spin(now.moving_data)) rest(holder, now);
 }
 
 template <class Worker>
@@ -129,20 +134,31 @@ void EngineLock<Worker>::rest(Holder& holder, const Activity& now) {
   if (now.active) {
     look();
     how = SleepState::kNapping;
-    limit = std::min(limit, backoff_.nap_length(now.peers_wake ? kLongestNapIfWoken : kLongestNap));
+    const std::chrono::nanoseconds nap = backoff_.nap_length(now.peers_wake ? kLongestNapIfWoken : kLongestNap);
+    limit = std::min(limit, waits_for_peers(now) ? std::max<std::chrono::nanoseconds>(nap, kGather) : nap);
   } else {
     backoff_.reset();
     worker_.note_idle();
   }
   const std::uint32_t seen = doorbell_.prepare_sleep(how);
   if (!step()) {
-    owner_.store({}, std::memory_order_relaxed);
-    holder.unlock();
-    doorbell_.sleep(how, seen, limit);
-    holder.lock();
-    owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+    sleep(holder, how, seen, limit);
+    // The program's thread would wait for its core with each of its calls. It may also take over the work meanwhile.
+    if (how == SleepState::kAsleep && worker_.may_gather()) {
+      const std::uint32_t now_seen = doorbell_.prepare_sleep(SleepState::kNapping);
+      if (worker_.may_gather()) sleep(holder, SleepState::kNapping, now_seen, kGather);
+    }
   }
   doorbell_.set_awake();
+}
+
+template <class Worker>
+void EngineLock<Worker>::sleep(Holder& holder, SleepState how, std::uint32_t seen, std::chrono::nanoseconds limit) {
+  owner_.store({}, std::memory_order_relaxed);
+  holder.unlock();
+  doorbell_.sleep(how, seen, limit);
+  holder.lock();
+  owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
 }
 
 template <class Worker>

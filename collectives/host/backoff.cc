@@ -28,13 +28,14 @@ void relax() {
 
 }  // namespace
 
-bool Backoff::spin(bool moving_data) {
+nanoseconds Backoff::waited() {
   const auto now = std::chrono::steady_clock::now();
-  if (!waiting_) {
-    waiting_ = true;
-    since_ = now;
-  }
-  const auto waited = now - since_;
+  if (!std::exchange(waiting_, true)) since_ = now;
+  return now - since_;
+}
+
+bool Backoff::spin(bool moving_data) {
+  const nanoseconds waited = this->waited();
   if (waited >= (moving_data ? kSpinMovingData : kSpin)) return false;
   if (has_core()) {
     relax();
@@ -45,9 +46,8 @@ bool Backoff::spin(bool moving_data) {
   return true;
 }
 
-nanoseconds Backoff::nap_length(nanoseconds longest) const {
-  const nanoseconds waited = std::chrono::steady_clock::now() - since_;
-  return std::clamp<nanoseconds>(waited / kFraction, kShortestNap, longest);
+nanoseconds Backoff::nap_length(nanoseconds longest) {
+  return std::clamp<nanoseconds>(waited() / kFraction, kShortestNap, longest);
 }
 
 void Backoff::pause(Doorbell& doorbell, bool moving_data) {

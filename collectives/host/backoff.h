@@ -26,12 +26,13 @@ class Backoff {
   // collective is running. That takes longer, so it spins longer.
   bool spin(bool moving_data);
   // `longest`: how late the sleeper may notice a change that does not wake it.
-  std::chrono::nanoseconds nap_length(std::chrono::nanoseconds longest = kLongestNap) const;
+  std::chrono::nanoseconds nap_length(std::chrono::nanoseconds longest = kLongestNap);
 
   // spin(), or else a nap: for callers that no other thread wakes.
   void pause(Doorbell& doorbell, bool moving_data);
 
  private:
+  std::chrono::nanoseconds waited();
   bool has_core() {
     return cores_are_free_ && (!placement_ || !placement_->shared() || placement_->move_to_free_core());
   }

@@ -6,8 +6,8 @@
 
 namespace sirtaki {
 
-// Smaller memory comes from malloc(), which keeps it by itself.
-inline constexpr std::size_t kLargeBlock = std::size_t{128} << 10;
+// Smaller memory comes from malloc(), which gives back a heap of many such blocks that were freed together.
+inline constexpr std::size_t kLargeBlock = std::size_t{64} << 10;
 // All free blocks of the process together; the oldest are unmapped first.
 inline constexpr std::size_t kMostKeptBytes = std::size_t{256} << 20;
 

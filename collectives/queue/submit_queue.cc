@@ -59,8 +59,10 @@ std::shared_ptr<Work> SubmitQueue::put(int process_set, Submission submission, W
   }
   std::shared_ptr<Work> after = point_to_point ? nullptr : set.names.take(submission.request, work);
   observers_.announce(&Observer::on_submitted, process_set, submission.request);
+  const bool has_core = has_core_ || submission.ready != nullptr;
   const bool wakes =
-      wake_up == WakeUp::kNow || (wake_up == WakeUp::kIfCoreFree && (has_core_ || submission.ready != nullptr));
+      wake_up == WakeUp::kNow || wake_up == WakeUp::kSoon || (wake_up == WakeUp::kIfCoreFree && has_core);
+  if (wakes) may_gather_ = wake_up == WakeUp::kSoon && !has_core && (entries_.empty() || may_gather_);
   submission.since = coarse_now();
   submission.epoch = epoch_.load(std::memory_order_acquire);
   entries_.push_back({process_set, std::move(submission), std::move(after)});
@@ -74,6 +76,7 @@ void SubmitQueue::post(std::function<void()> call, bool wakes) {
   {
     const std::lock_guard lock(mutex_);
     calls_.push_back(std::move(call));
+    may_gather_ = false;
     count_change();
   }
   if (wakes) doorbell_.ring(true);
@@ -97,6 +100,7 @@ void SubmitQueue::take() {
   }
   changes_taken_ = changes_.load(std::memory_order_relaxed);
   taken_.swap(entries_);
+  may_gather_ = false;
   lock.unlock();
   for (Entry& entry : std::exchange(postponed_, {})) taken_.push_back(std::move(entry));
 }

@@ -23,6 +23,7 @@ namespace sirtaki {
 enum class WakeUp {
   kNow,         // it is woken
   kByCaller,    // the caller calls Engine::wait(), poll() or wake() right afterwards
+  kSoon,        // more probably follow. If the engine's thread has no core of its own, it begins a little later
   kIfCoreFree,  // the caller has other work before it waits. The engine's thread is not woken if it has no core of its
                 // own and all ranks share this host: it would only take the core from the caller
 };
@@ -49,9 +50,13 @@ class SubmitQueue {
   // From now on put() throws this error. A failure of the job (kAborted) replaces another error.
   void close(const Error& error);
 
+  // Were all submissions that nothing has taken yet made with kSoon, and the engine's thread has no core of its own?
+  bool may_gather() const { return may_gather_.load(std::memory_order_acquire); }
+
   // Call it before other threads use the queue. `has_core`: the engine's thread has a core of its own, or there are
   // several hosts.
   void set_has_core(bool has_core) { has_core_ = has_core; }
+  bool has_core() const { return has_core_; }
 
   // The program has read a result, or is about to. Its next submissions may depend on that result.
   void begin_epoch() { epoch_.fetch_add(1, std::memory_order_release); }
@@ -84,6 +89,7 @@ class SubmitQueue {
   Doorbell& doorbell_;
   const Observers& observers_;
   bool has_core_ = true;
+  std::atomic<bool> may_gather_{false};
   std::atomic<std::uint64_t> epoch_{0};
   std::atomic<std::uint32_t> changes_{0};  // written under the mutex
   std::uint32_t changes_taken_ = 0;

@@ -19,17 +19,22 @@ constexpr std::size_t kSharedRing = FlightRecorder::kRings - 1;
 
 std::atomic<std::uint64_t> recorders{0};
 
-// The run delay of one thread. A reading costs about a microsecond, so few waits are measured.
+// The run delay of one thread. A reading costs a microsecond, and twenty after other work has filled the caches. So
+// few waits are measured, and none after a short one: then ranks do not wait for cores.
 class OwnDelay {
  public:
   void begin_wait(std::uint64_t ticks) {
     at_begin_ = -1;
-    if (ticks - measured_ < kPause) return;
+    begun_ = ticks;
+    if (!was_long_ || ticks - measured_ < kPause) return;
     measured_ = ticks;
     at_begin_ = run_delay();
   }
 
-  std::uint64_t end_wait() { return at_begin_ < 0 ? 0 : since(std::exchange(at_begin_, -1)); }
+  std::uint64_t end_wait(std::uint64_t ticks) {
+    was_long_ = ticks - begun_ > kLong;
+    return at_begin_ < 0 ? 0 : since(std::exchange(at_begin_, -1));
+  }
 
   std::uint64_t end_step() {
     const std::int64_t before = std::exchange(at_step_, run_delay());
@@ -39,10 +44,14 @@ class OwnDelay {
  private:
   static constexpr std::uint64_t kPause = 1 << 22;  // of the tick clock: one to four milliseconds
 
+  static constexpr std::uint64_t kLong = kPause / 16;
+
   static std::uint64_t since(std::int64_t before) {
     return static_cast<std::uint64_t>(std::max<std::int64_t>(0, run_delay() - before));
   }
 
+  bool was_long_ = true;
+  std::uint64_t begun_ = 0;     // when the last wait began
   std::uint64_t measured_ = 0;  // when the last measured wait began
   std::int64_t at_begin_ = -1;
   std::int64_t at_step_ = -1;
@@ -207,7 +216,7 @@ void FlightRecorder::on_wait_begun() {
 void FlightRecorder::on_wait_ended() {
   Record record = now(RecordKind::kWaitEnd);
   OwnState& own = own_state;
-  record.bytes = own.delay.end_wait();
+  record.bytes = own.delay.end_wait(static_cast<std::uint64_t>(record.time));
   ring_of(own.ring).write(record);
 }
 

@@ -19,9 +19,11 @@ namespace {
 // All rings together take about this much memory, as long as each has its least size.
 constexpr std::size_t kAllRings = std::size_t{4} << 20;
 constexpr std::size_t kLeastRing = std::size_t{4} << 10;
-constexpr std::size_t kLargestRing = std::size_t{64} << 10;
-// A reader takes at most this much from one rank before it turns to others.
+constexpr std::size_t kLargestRing = std::size_t{256} << 10;
+// A rank moves at most this much from or to one rank before it turns to others.
 constexpr std::size_t kBytesOfTurn = std::size_t{1} << 20;
+
+constexpr std::size_t kPieces = 4;  // of a ring
 
 // Written by the ranks that send to the owner, after they have put bytes into a ring. So a rank that waits for nothing
 // reads one word, and no rings.
@@ -45,7 +47,8 @@ class ShmWire final : public Wire {
       : transport_(transport),
         segment_(std::move(segment)),
         arrivals_(std::launder(reinterpret_cast<Arrivals*>(segment_->bytes().data()))),
-        rank_(transport.rank()) {
+        rank_(transport.rank()),
+        piece_(std::max(ring_size(transport.size()) / kPieces, kLeastRing)) {
     for (int peer = 0; peer < transport.size(); ++peer) peers_.emplace_back(ring(rank_, peer), ring(peer, rank_));
   }
 
@@ -107,41 +110,47 @@ class ShmWire final : public Wire {
   bool send_on(int to, FrameOwner& owner) {
     Peer& peer = peers_[static_cast<std::size_t>(to)];
     if (peer.outgoing.empty()) return false;
-    bool moved = write(to, peer, owner);
-    // Says that the ring is full, then tries once more. So the reader either wakes this rank, or has made room before.
-    if (!peer.outgoing.empty() && !std::exchange(peer.blocked, true)) {
+    std::size_t sent = 0;
+    while (!peer.outgoing.empty() && sent < kBytesOfTurn) {
+      const std::size_t count = write(to, peer, owner);
+      if (count > 0) {
+        sent += count;
+        arrivals_[to].count.fetch_add(1, std::memory_order_release);
+        transport_.wake(to);
+        continue;
+      }
+      // Says that the ring is full, then tries once more. So the reader wakes this rank, or has made room before.
+      if (std::exchange(peer.blocked, true)) break;
       peer.writes.set_blocked(true);
-      moved |= write(to, peer, owner);
     }
     if (peer.outgoing.empty() && std::exchange(peer.blocked, false)) peer.writes.set_blocked(false);
-    if (!moved) return false;
-    arrivals_[to].count.fetch_add(1, std::memory_order_release);
-    transport_.wake(to);
-    return true;
+    return sent > 0;
   }
 
-  bool write(int to, Peer& peer, FrameOwner& owner) {
-    bool moved = false;
-    while (!peer.outgoing.empty()) {
+  // Writes about one piece, and returns the number of bytes. So the reader can read it while the next one is written.
+  std::size_t write(int to, Peer& peer, FrameOwner& owner) {
+    std::size_t count = 0;
+    while (!peer.outgoing.empty() && count < piece_) {
       const Outgoing& frame = peer.outgoing.front();
       const auto head = std::as_bytes(std::span(&frame.head, 1));
-      if (peer.written < head.size()) peer.written += push(peer, head.subspan(peer.written), moved);
-      if (peer.written < head.size()) return moved;
+      if (peer.written < head.size()) count += push(peer, head.subspan(peer.written));
+      if (peer.written < head.size()) return count;
       const auto body = frame.body();
-      peer.written += push(peer, body.subspan(peer.written - head.size()), moved);
-      if (peer.written < head.size() + body.size()) return moved;
+      const auto rest = body.subspan(peer.written - head.size());
+      count += push(peer, rest.first(std::min(rest.size(), piece_)));
+      if (peer.written < head.size() + body.size()) return count;
       const FrameHead sent = frame.head;
       peer.outgoing.pop_front();
       peer.written = 0;
       --unsent_;
       owner.on_sent(to, sent);
     }
-    return moved;
+    return count;
   }
 
-  static std::size_t push(Peer& peer, std::span<const std::byte> bytes, bool& moved) {
+  static std::size_t push(Peer& peer, std::span<const std::byte> bytes) {
     const std::size_t count = peer.writes.push(bytes);
-    moved |= count > 0;
+    peer.written += count;
     return count;
   }
 
@@ -169,7 +178,8 @@ class ShmWire final : public Wire {
       if (peer.read < kHead) return count;
       peer.body = owner.place(from, peer.head);
     }
-    const std::size_t more = peer.reads.pop(peer.body.subspan(peer.read - kHead));
+    const auto rest = peer.body.subspan(peer.read - kHead);
+    const std::size_t more = peer.reads.pop(rest.first(std::min(rest.size(), piece_)));
     peer.read += more;
     if (peer.read == kHead + peer.body.size()) {
       peer.read = 0;
@@ -182,6 +192,7 @@ class ShmWire final : public Wire {
   std::unique_ptr<ShmSegment> segment_;
   Arrivals* arrivals_;  // by rank
   int rank_;
+  std::size_t piece_;
   std::vector<Peer> peers_;  // by rank; this rank's own entry is unused
   std::size_t unsent_ = 0;
   std::uint64_t seen_ = 0;  // arrivals up to which the rings were emptied

@@ -27,6 +27,8 @@ class Work:
         for the results; None: this thread waits.
         """
     # Valid after wait():
+    def outcome(self) -> Any:
+        """Of start_call(): the tensor `out`, or a new one."""
     def buffers(self) -> list[Buffer | None]:
         """One for each tensor whose result the core allocated, None for the others."""
     def shapes(self) -> list[tuple[int, ...]]:
@@ -101,6 +103,27 @@ def is_homogeneous() -> bool: ...
 def mpi_threads_supported() -> bool: ...
 def process_sets() -> dict[int, list[int]]:
     """Global ranks of each existing process set, by id; 0 is the set of all ranks."""
+
+def start_call(
+    verb: int,
+    tensor: Any,
+    out: Any,
+    name: str,
+    op: int,
+    prescale: float,
+    postscale: float,
+    root: int,
+    process_set: int,
+    site: str,
+    awaited: bool,
+    tag: int,
+    /,
+) -> Any:
+    """Queues a call of a verb with one tensor of the framework. None, without any effect, unless both tensors are dense
+    and contiguous in host memory, of a dtype of the core. out: memory for the result; the tensor itself: in place, and
+    for send and receive; None: a new tensor. name: without the verb. Returns a Work; with `awaited` waits, and returns
+    the result. Errors as submit().
+    """
 
 def submit(
     verb: int,

@@ -56,7 +56,7 @@ def choose_op(average: bool | None, op: int | None) -> int:
 
 def check_scale(which: str, value: float) -> float:
     """Returns the factor as a float; ValueError if it is not a finite number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if type(value) is not float and (isinstance(value, bool) or not isinstance(value, (int, float))):
         try:
             value = float(value)
         except (TypeError, ValueError):

@@ -17,12 +17,20 @@ struct Worker {
   bool progress(bool awaited) { return make_progress && make_progress(awaited); }
   Activity activity() const { return now; }
   void look(Clock::time_point) {}
+  bool shares_core() const { return shares; }
+  bool may_gather() const {
+    if (gathers) ++asked_to_gather;
+    return gathers;
+  }
   void note_idle() { ++idle; }
   void record(const std::exception& error) { failure = Error(ErrorKind::kAborted, error.what()); }
 
   std::function<bool(bool awaited)> make_progress;
   Activity now;
   std::atomic<int> idle{0};
+  bool shares = false;
+  std::atomic<bool> gathers{false};
+  mutable std::atomic<int> asked_to_gather{0};
   std::optional<Error> failure;
 };
 
@@ -123,6 +131,32 @@ TEST_CASE("The engine sleeps until it is rung") {
   Work late;
   late.finish(Result());
   CHECK(f.lock.wait(late, true));
+}
+
+// Else it would take the core from the program with each call.
+TEST_CASE("An engine that collects calls lets the thread that waits do the work") {
+  Fixture f;
+  std::atomic<bool> over{false};
+  std::atomic<bool> asked{false};
+  f.worker.make_progress = [&](bool) {
+    if (!asked.exchange(false)) return false;
+    f.work.finish(Result());
+    return true;
+  };
+  std::thread engine = start(f, over);
+  while (f.worker.idle == 0) std::this_thread::yield();
+  f.worker.gathers = true;
+  f.doorbell.ring(false);
+  // It asks twice before it collects: when it is woken, and once a ring would not wake it any more.
+  while (f.worker.asked_to_gather < 2) std::this_thread::yield();
+  asked = true;
+  while (!f.lock.wait(f.work, true)) {
+  }
+  CHECK(f.work.done());
+  f.worker.gathers = false;
+  over = true;
+  f.doorbell.ring(true);
+  engine.join();
 }
 
 // The engine's thread has to learn of it, since it alone ends the job.

@@ -38,13 +38,14 @@ struct Fixture {
 
 TEST_CASE("A submission is seen whether or not it wakes") {
   for (const bool has_core : {true, false}) {
-    for (const WakeUp wake_up : {WakeUp::kNow, WakeUp::kByCaller, WakeUp::kIfCoreFree}) {
+    for (const WakeUp wake_up : {WakeUp::kNow, WakeUp::kSoon, WakeUp::kByCaller, WakeUp::kIfCoreFree}) {
       Fixture f;
       f.queue.set_has_core(has_core);
       CHECK(!f.queue.changed());
       const std::uint32_t rings = f.doorbell.rings();
       f.put("a", wake_up);
-      const bool wakes = wake_up == WakeUp::kNow || (wake_up == WakeUp::kIfCoreFree && has_core);
+      const bool always = wake_up == WakeUp::kNow || wake_up == WakeUp::kSoon;
+      const bool wakes = always || (wake_up == WakeUp::kIfCoreFree && has_core);
       CHECK(f.doorbell.rings() - rings == (wakes ? 1U : 0U));
       CHECK(f.queue.changed());
       const std::vector<Submission> taken = f.take();
@@ -54,6 +55,28 @@ TEST_CASE("A submission is seen whether or not it wakes") {
       CHECK(f.take().empty());
     }
   }
+}
+
+TEST_CASE("An engine without a core of its own may collect calls until one is urgent") {
+  Fixture f;
+  f.put("own core", WakeUp::kSoon);
+  CHECK(!f.queue.may_gather());
+  f.take();
+  f.queue.set_has_core(false);
+  f.put("first", WakeUp::kSoon);
+  f.put("second", WakeUp::kSoon);
+  CHECK(f.queue.may_gather());
+  f.take();
+  CHECK_MESSAGE(!f.queue.may_gather(), "all were taken");
+  f.put("third", WakeUp::kSoon);
+  f.put("urgent", WakeUp::kNow);
+  CHECK(!f.queue.may_gather());
+  f.put("fourth", WakeUp::kSoon);
+  CHECK_MESSAGE(!f.queue.may_gather(), "an urgent one waits before it");
+  f.take();
+  f.put("fifth", WakeUp::kSoon);
+  f.queue.post([] {});
+  CHECK(!f.queue.may_gather());
 }
 
 TEST_CASE("A name is taken until the program has learned of the result") {

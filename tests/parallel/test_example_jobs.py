@@ -238,7 +238,7 @@ def test_collective_benchmark_of_every_verb(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     text = output(run(2, "collective_benchmark.py", "--rounds=1", "--verb=all", f"--json={file}", "--sizes", "1KiB"))
     rows = json.loads(file.read_text())["verbs"]
-    verbs = ["allreduce", "allgather", "reducescatter", "broadcast", "alltoall"]
+    verbs = ["allreduce", "allgather", "reducescatter", "broadcast", "alltoall", "send"]
     assert [(row["verb"], row["calls"]) for row in rows] == [(verb, calls) for verb in verbs for calls in (1, 100)]
     for row in rows:
         assert {"MPI", "Sirtaki"} <= set(row["ways"]) and all(each["median"] > 0 for each in row["ways"].values())

@@ -8,6 +8,8 @@ from ranks import ranks
 from references import FLOATS, INTEGERS, check, of_all, reduced, values
 
 import sirtaki.torch as hvd
+from sirtaki.torch.collectives import point_to_point
+from sirtaki.torch.ops import verbs
 
 ALL_DTYPES = (*FLOATS, *INTEGERS, torch.bool)
 
@@ -35,6 +37,58 @@ def test_grouped_and_asynchronous_allgather(rank_count):
     assert [r.tolist() for r in again] == [r.tolist() for r in results]
     single = hvd.synchronize(hvd.allgather_async(own[1], name="single"))
     assert single.tolist() == results[1].tolist()
+
+
+@pytest.mark.skipif(not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="this torch has no exchange API")
+@ranks(2)
+def test_plain_tensors_need_no_description_in_python(rank_count, monkeypatch):
+    def described(*_):
+        raise AssertionError("Python has described a tensor")
+
+    for module in (verbs, point_to_point):
+        monkeypatch.setattr(module, "describe", described)
+    own, other, both = hvd.rank(), 1 - hvd.rank(), torch.arange(4.0)
+    given = torch.full((2,), float(own))
+    results = {
+        "allreduce": hvd.allreduce(given, op=hvd.Sum),
+        "allgather": hvd.allgather(given),
+        "broadcast": hvd.broadcast(given, 1),
+        "alltoall": hvd.alltoall(given),
+        "reducescatter": hvd.reducescatter(both, op=hvd.Sum),
+    }
+    started = {
+        "allreduce": hvd.allreduce_async(given, op=hvd.Sum),
+        "allgather": hvd.allgather_async(given),
+        "broadcast": hvd.broadcast_async(given, 1),
+        "alltoall": hvd.alltoall_async(given),
+        "reducescatter": hvd.reducescatter_async(both, op=hvd.Sum),
+    }
+    later = {verb: hvd.synchronize(handle) for verb, handle in started.items()}
+    output, received = later.pop("alltoall")
+    assert received.tolist() == [1, 1] and received.dtype == torch.int32
+    later["alltoall"] = output
+    rows = [0.0, 2.0] if own == 0 else [4.0, 6.0]
+    due = {"allreduce": [1.0] * 2, "allgather": [0.0, 0.0, 1.0, 1.0], "broadcast": [1.0] * 2, "alltoall": [0.0, 1.0]}
+    for found in (results, later):
+        assert {verb: result.tolist() for verb, result in found.items()} == {**due, "reducescatter": rows}
+    assert hvd.allreduce_(given, op=hvd.Sum) is given and hvd.broadcast_(both, 0) is both
+    memory = torch.empty(4)
+    assert hvd.allgather(torch.full((2,), float(own)), out=memory) is memory and memory.tolist() == due["allgather"]
+    sent = hvd.isend(both, other)
+    assert hvd.recv(torch.empty(4), other).tolist() == both.tolist()
+    assert hvd.synchronize(sent) is None
+
+
+@ranks(2)
+def test_results_are_tensors_of_their_own(rank_count):
+    given = torch.nn.Parameter(torch.ones(3), requires_grad=False)
+    for make in (hvd.allgather, hvd.allreduce, lambda tensor: hvd.broadcast(tensor, 0)):
+        first, second = make(given), make(given)
+        assert type(first) is torch.Tensor and not first.requires_grad
+        first.add_(1)  # changes neither the input nor another result
+        assert second.tolist()[:3] == given.tolist() == [1.0] * 3
+    kept = [hvd.allgather(torch.full((5,), float(number))) for number in range(20)]
+    assert [result.tolist() for result in kept] == [[float(number)] * 10 for number in range(20)]
 
 
 @ranks(1, 2, 3, 4)

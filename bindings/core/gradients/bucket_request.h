@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/bindings.h"
-#include "tensor_reader.h"
+#include "core/tensors/tensor_reader.h"
 
 namespace sirtaki {
 

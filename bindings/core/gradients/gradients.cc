@@ -5,7 +5,7 @@
 #include <new>
 
 #include "core/process.h"
-#include "tensor_member.h"
+#include "core/tensors/tensor_member.h"
 
 namespace sirtaki {
 namespace {

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from sirtaki.native import core
 from sirtaki.process_sets import MEMBERS_TAG, ProcessSet, require_id
-from sirtaki.reduce_ops import Adasum, Average, check_adasum, check_scale, checked_op
+from sirtaki.reduce_ops import Adasum, Average, ReduceOp, check_adasum, check_scale, checked_op
 
 Groups = int | list[list[Any]] | None
 Entry = TypeVar("Entry")
@@ -32,6 +32,9 @@ def reduction(op: int, prescale: float, postscale: float, process_set: ProcessSe
     Adasum cannot run.
     """
     number = require_id(process_set)
+    unscaled = type(prescale) is type(postscale) is float and prescale == postscale == 1.0
+    if unscaled and type(op) is ReduceOp and op is not Adasum:  # the usual case, which should cost little
+        return int(op), 1.0, 1.0, number
     if checked_op(op) == Adasum and core.is_initialized():
         check_adasum(process_set, core.size())
     return (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
-from sirtaki.torch.ops import autograd, verbs
+from sirtaki.torch.ops import autograd, plain_calls, verbs
 from sirtaki.torch.ops.arguments import names
 from sirtaki.torch.ops.tensors import check_outputs, check_tensors
 
@@ -30,7 +30,10 @@ def allgather(
     >>> hvd.allgather(torch.tensor([[1.0, 2.0]]), out=memory) is memory
     True
     """
-    return _gather([tensor], name, process_set, None if out is None else [out])[0]
+    group = require_id(process_set)
+    call, grad = names("allgather", name, group)
+    result = plain_calls.run(plain_calls.ALLGATHER, tensor, out, call, plain_calls.moved(group))
+    return _gather([tensor], call, grad, group, None if out is None else [out])[0] if result is None else result
 
 
 def allgather_async(
@@ -46,6 +49,8 @@ def allgather_async(
     """
     group = require_id(process_set)
     call, _ = names("allgather", name, group)
+    if (handle := plain_calls.start(plain_calls.ALLGATHER, tensor, out, call, plain_calls.moved(group))) is not None:
+        return handle
     outputs = None if out is None else check_outputs([out], check_tensors([tensor]))
     return verbs.start_allgather([tensor], call, group, outputs, convert=lambda results: results[0])
 
@@ -58,7 +63,8 @@ def grouped_allgather(
     >>> hvd.grouped_allgather([torch.tensor([1]), torch.tensor([True])])
     [tensor([1]), tensor([True])]
     """
-    return list(_gather(tensors, name, process_set))
+    group = require_id(process_set)
+    return list(_gather(tensors, *names("allgather", name, group), group))
 
 
 def grouped_allgather_async(
@@ -76,12 +82,11 @@ def grouped_allgather_async(
 
 def _gather(
     tensors: Sequence[torch.Tensor],
-    name: str | None,
-    process_set: ProcessSet,
+    call: str,
+    grad: str,
+    group: int,
     outputs: Sequence[torch.Tensor] | None = None,
 ) -> Sequence[torch.Tensor]:
-    group = require_id(process_set)
-    call, grad = names("allgather", name, group)
     if torch.compiler.is_compiling():
         results = autograd.grouped_allgather(list(tensors), call, grad, group)
         return results if outputs is None else [out.copy_(x) for out, x in zip(outputs, results, strict=True)]

@@ -9,7 +9,7 @@ import torch
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.reduce_ops import choose_op
 from sirtaki.torch.compression import Compression, Compressor
-from sirtaki.torch.ops import autograd, verbs
+from sirtaki.torch.ops import autograd, plain_calls, verbs
 from sirtaki.torch.ops.arguments import names, reduction
 from sirtaki.torch.ops.tensors import check_tensor, check_tensors
 
@@ -38,6 +38,10 @@ def allreduce(
     """
     how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
     call, grad = names("allreduce", name, how[3])
+    if compression is Compression.none:
+        result = plain_calls.run(plain_calls.ALLREDUCE, tensor, None, call, how)
+        if result is not None:
+            return result
     if not torch.compiler.is_compiling():
         check_tensor(tensor)
     wire, ctx = compression.compress(tensor)
@@ -65,6 +69,8 @@ def allreduce_async(
     """
     how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
     call, _ = names("allreduce", name, how[3])
+    if (handle := plain_calls.start(plain_calls.ALLREDUCE, tensor, None, call, how)) is not None:
+        return handle
     check_tensor(tensor)
     return verbs.start_allreduce([tensor], call, how, convert=_one)
 
@@ -86,6 +92,8 @@ def allreduce_async_(
     """
     how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
     call, _ = names("allreduce", name, how[3])
+    if (handle := plain_calls.start(plain_calls.ALLREDUCE, tensor, tensor, call, how)) is not None:
+        return handle
     return verbs.start_allreduce([tensor], call, how, outputs=[tensor], convert=_one)
 
 
@@ -105,6 +113,8 @@ def allreduce_(
     """
     how = reduction(choose_op(average, op), prescale_factor, postscale_factor, process_set)
     call, _ = names("allreduce", name, how[3])
+    if (result := plain_calls.run(plain_calls.ALLREDUCE, tensor, tensor, call, how)) is not None:
+        return result
     return verbs.allreduce([tensor], call, how, outputs=[tensor])[0]
 
 

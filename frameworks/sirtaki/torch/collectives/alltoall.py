@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
-from sirtaki.torch.ops import autograd, verbs
+from sirtaki.torch.ops import autograd, plain_calls, verbs
 from sirtaki.torch.ops.arguments import names
 from sirtaki.torch.ops.tensors import check_output, check_tensor
 
@@ -30,6 +31,10 @@ def checked_splits(splits: torch.Tensor | Sequence[int] | None) -> list[int]:
     if not values:
         raise ValueError("splits must have one entry for each rank, got none")
     return values
+
+
+def _with_received_splits(work: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return work.outcome(), torch.tensor(work.received_splits(), dtype=torch.int32)
 
 
 def _check(tensor: torch.Tensor, out: torch.Tensor | None) -> None:
@@ -62,6 +67,10 @@ def alltoall(
     """
     group, rows = require_id(process_set), checked_splits(splits)
     call, grad = names("alltoall", name, group)
+    if splits is None:
+        result = plain_calls.run(plain_calls.ALLTOALL, tensor, out, call, plain_calls.moved(group))
+        if result is not None:
+            return result
     if torch.compiler.is_compiling():
         output, received = autograd.alltoall(tensor, rows, call, grad, group)
         output = output if out is None else out.copy_(output)
@@ -89,5 +98,10 @@ def alltoall_async(
     """
     group, rows = require_id(process_set), checked_splits(splits)
     call, _ = names("alltoall", name, group)
+    if splits is None:
+        how = plain_calls.moved(group)
+        handle = plain_calls.start(plain_calls.ALLTOALL, tensor, out, call, how, finish=_with_received_splits)
+        if handle is not None:
+            return handle
     _check(tensor, out)
     return verbs.start_alltoall(tensor, rows, call, group, out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
-from sirtaki.torch.ops import autograd, verbs
+from sirtaki.torch.ops import autograd, plain_calls, verbs
 from sirtaki.torch.ops.arguments import checked_root, names
 from sirtaki.torch.ops.handles import synchronize
 from sirtaki.torch.ops.tensors import check_tensor, empty_result
@@ -23,6 +23,9 @@ def broadcast(
     """
     root, group = checked_root(root_rank), require_id(process_set)
     call, grad = names("broadcast", name, group)
+    result = plain_calls.run(plain_calls.BROADCAST, tensor, None, call, plain_calls.moved(group), root)
+    if result is not None:
+        return result
     if torch.compiler.is_compiling():
         return autograd.broadcast(tensor, root, call, grad, group)
     check_tensor(tensor)
@@ -41,6 +44,9 @@ def broadcast_async(
     """
     root, group = checked_root(root_rank), require_id(process_set)
     call, _ = names("broadcast", name, group)
+    handle = plain_calls.start(plain_calls.BROADCAST, tensor, None, call, plain_calls.moved(group), root)
+    if handle is not None:
+        return handle
     check_tensor(tensor)
     return verbs.start_broadcast(tensor, empty_result(tensor), root, call, group)
 
@@ -56,6 +62,9 @@ def broadcast_async_(
     """
     root, group = checked_root(root_rank), require_id(process_set)
     call, _ = names("broadcast", name, group)
+    handle = plain_calls.start(plain_calls.BROADCAST, tensor, tensor, call, plain_calls.moved(group), root)
+    if handle is not None:
+        return handle
     check_tensor(tensor)
     return verbs.start_broadcast(tensor, tensor, root, call, group)
 
@@ -70,5 +79,8 @@ def broadcast_(
     """
     root, group = checked_root(root_rank), require_id(process_set)
     call, _ = names("broadcast", name, group)
+    result = plain_calls.run(plain_calls.BROADCAST, tensor, tensor, call, plain_calls.moved(group), root)
+    if result is not None:
+        return result
     check_tensor(tensor)
     return synchronize(verbs.start_broadcast(tensor, tensor, root, call, group, awaited=True))

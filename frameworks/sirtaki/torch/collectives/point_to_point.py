@@ -10,24 +10,35 @@ import torch
 from sirtaki.checks.arguments import checked_number, checked_tag
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
+from sirtaki.torch.ops import plain_calls
 from sirtaki.torch.ops.handles import submit, synchronize
 from sirtaki.torch.ops.tensors import HOST, describe
 
 
-def _prepared(verb: str, tensor: torch.Tensor, peer: int, tag: int, process_set: ProcessSet) -> Callable[[bool], int]:
-    """What begins it, and gives its handle. All that can be wrong with the call is refused here."""
+def _checked(verb: str, peer: int, tag: int, process_set: ProcessSet) -> tuple[int, int, int]:
+    """(the other rank, tag, process set's id). ValueError if one is wrong."""
     group = require_id(process_set)
     peer = checked_number("dst" if verb == "send" else "src", peer, core.size() - 1)
     tag = checked_tag(tag)
     members = process_set.ranks
     if members is not None and peer not in members:
         raise ValueError(f"{verb}: rank {peer} is not among ranks {', '.join(map(str, members))} of the process set")
+    return peer, tag, group
+
+
+def _prepared(verb: str, tensor: torch.Tensor, peer: int, tag: int, process_set: ProcessSet) -> Callable[[bool], int]:
+    """What begins it, and gives its handle. All that can be wrong with the call is refused here."""
+    peer, tag, group = _checked(verb, peer, tag, process_set)
     described = describe(tensor, tensor if verb == "receive" else None)
     if described[4] != HOST:
         raise ValueError(f"{verb} takes tensors in host memory, got one on {tensor.device}")
     result = tensor if verb == "receive" else None
     options = {"root": peer, "tag": tag, "process_set": group, "keep": tensor}
     return lambda awaited: submit(verb, "", [described], lambda _: result, awaited=awaited, **options)
+
+
+def _nothing(work: Any) -> None:
+    return None
 
 
 def isend(tensor: torch.Tensor, dst: int, tag: int = 0, process_set: ProcessSet = global_process_set) -> int:
@@ -42,7 +53,10 @@ def isend(tensor: torch.Tensor, dst: int, tag: int = 0, process_set: ProcessSet 
     tensor([1, 2])
     >>> hvd.synchronize(sent)
     """
-    return _prepared("send", tensor, dst, tag, process_set)(False)
+    peer, number, group = _checked("send", dst, tag, process_set)
+    how = plain_calls.moved(group)
+    handle = plain_calls.start(plain_calls.SEND, tensor, tensor, "", how, peer, number, _nothing)
+    return _prepared("send", tensor, dst, tag, process_set)(False) if handle is None else handle
 
 
 def irecv(tensor: torch.Tensor, src: int, tag: int = 0, process_set: ProcessSet = global_process_set) -> int:
@@ -56,7 +70,9 @@ def irecv(tensor: torch.Tensor, src: int, tag: int = 0, process_set: ProcessSet 
     >>> hvd.synchronize(received)
     tensor([1.])
     """
-    return _prepared("receive", tensor, src, tag, process_set)(False)
+    peer, number, group = _checked("receive", src, tag, process_set)
+    handle = plain_calls.start(plain_calls.RECEIVE, tensor, tensor, "", plain_calls.moved(group), peer, number)
+    return _prepared("receive", tensor, src, tag, process_set)(False) if handle is None else handle
 
 
 def send(tensor: torch.Tensor, dst: int, tag: int = 0, process_set: ProcessSet = global_process_set) -> None:
@@ -67,7 +83,9 @@ def send(tensor: torch.Tensor, dst: int, tag: int = 0, process_set: ProcessSet =
     >>> hvd.synchronize(received)
     tensor([1.])
     """
-    synchronize(_prepared("send", tensor, dst, tag, process_set)(True))
+    peer, number, group = _checked("send", dst, tag, process_set)
+    if plain_calls.run(plain_calls.SEND, tensor, tensor, "", plain_calls.moved(group), peer, number) is None:
+        synchronize(_prepared("send", tensor, dst, tag, process_set)(True))
 
 
 def recv(tensor: torch.Tensor, src: int, tag: int = 0, process_set: ProcessSet = global_process_set) -> torch.Tensor:
@@ -77,7 +95,9 @@ def recv(tensor: torch.Tensor, src: int, tag: int = 0, process_set: ProcessSet =
     >>> hvd.recv(torch.zeros(2), src=0)
     tensor([1., 1.])
     """
-    return synchronize(_prepared("receive", tensor, src, tag, process_set)(True))
+    peer, number, group = _checked("receive", src, tag, process_set)
+    result = plain_calls.run(plain_calls.RECEIVE, tensor, tensor, "", plain_calls.moved(group), peer, number)
+    return synchronize(_prepared("receive", tensor, src, tag, process_set)(True)) if result is None else result
 
 
 class P2POp:

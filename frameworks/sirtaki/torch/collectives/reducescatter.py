@@ -9,7 +9,7 @@ import torch
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.reduce_ops import Average
 from sirtaki.torch.compression import Compression, Compressor
-from sirtaki.torch.ops import autograd, verbs
+from sirtaki.torch.ops import autograd, plain_calls, verbs
 from sirtaki.torch.ops.arguments import names, reduction
 from sirtaki.torch.ops.tensors import check_outputs, check_tensors
 
@@ -35,12 +35,16 @@ def reducescatter(
     tensor([[1., 2.],
             [3., 4.]])
     """
-    if out is None:
-        return grouped_reducescatter([tensor], name, compression, op, process_set, prescale_factor, postscale_factor)[0]
-    if compression is not Compression.none:
+    if out is not None and compression is not Compression.none:
         raise ValueError(f"out needs Compression.none, got {compression!r}: the result has the compressed dtype")
     how = reduction(op, prescale_factor, postscale_factor, process_set)
     call, grad = names("reducescatter", name, how[3])
+    if compression is Compression.none:
+        result = plain_calls.run(plain_calls.REDUCESCATTER, tensor, out, call, how)
+        if result is not None:
+            return result
+    if out is None:
+        return _reduce_scatter([tensor], call, grad, how, compression)[0]
     if torch.compiler.is_compiling():
         return out.copy_(autograd.grouped_reducescatter([tensor], call, grad, *how)[0])
     listed = check_tensors([tensor])
@@ -63,6 +67,8 @@ def reducescatter_async(
     """
     how = reduction(op, prescale_factor, postscale_factor, process_set)
     call, _ = names("reducescatter", name, how[3])
+    if (handle := plain_calls.start(plain_calls.REDUCESCATTER, tensor, out, call, how)) is not None:
+        return handle
     outputs = None if out is None else check_outputs([out], check_tensors([tensor]))
     return verbs.start_reducescatter([tensor], call, how, outputs, convert=lambda results: results[0])
 
@@ -83,6 +89,16 @@ def grouped_reducescatter(
     """
     how = reduction(op, prescale_factor, postscale_factor, process_set)
     call, grad = names("reducescatter", name, how[3])
+    return _reduce_scatter(tensors, call, grad, how, compression)
+
+
+def _reduce_scatter(
+    tensors: Sequence[torch.Tensor],
+    call: str,
+    grad: str,
+    how: tuple[int, float, float, int],
+    compression: type[Compressor],
+) -> list[torch.Tensor]:
     listed = tensors if torch.compiler.is_compiling() else check_tensors(tensors)
     pairs = [compression.compress(tensor) for tensor in listed]
     wires = [wire for wire, _ in pairs]

@@ -70,7 +70,7 @@ def synchronize(handle: int) -> Any:
     >>> hvd.synchronize(hvd.broadcast_async(torch.tensor([1, 2]), root_rank=0))
     tensor([1, 2])
     """
-    if isinstance(handle, bool) or not isinstance(handle, int):
+    if type(handle) is not Handle and (isinstance(handle, bool) or not isinstance(handle, int)):
         raise ValueError(f"handle must be an integer that an asynchronous call returned, got {handle!r}")
     entry = _pending.get(handle)
     if entry is None:

@@ -14,21 +14,6 @@ namespace {
 
 namespace py = pybind11;
 
-// The table of the type that was asked for last, which is torch's. Accessed with the GIL held.
-const dlpack::ExchangeApi* exchange_api(PyTypeObject* type) {
-  static PyTypeObject* last = nullptr;
-  static const dlpack::ExchangeApi* api = nullptr;
-  if (type == last) return api;
-  Py_XINCREF(reinterpret_cast<PyObject*>(type));
-  Py_XDECREF(reinterpret_cast<PyObject*>(std::exchange(last, type)));
-  const py::object capsule = py::getattr(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__", py::none());
-  api = nullptr;
-  if (!PyCapsule_IsValid(capsule.ptr(), dlpack::kCapsule)) return nullptr;
-  api = static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), dlpack::kCapsule));
-  while (api != nullptr && (api->major != dlpack::kMajor || api->tensor_of == nullptr)) api = api->earlier;
-  return api;
-}
-
 // "torch.float32". A name without a number of bits, such as "float8_e4m3fn", has no dtype.
 dlpack::DataType dtype_named(const std::string& full_name) {
   const std::string name = full_name.substr(full_name.find('.') + 1);
@@ -95,6 +80,21 @@ bool calls_true(PyObject* object, TensorMember& method) {
 }
 
 }  // namespace
+
+// Remembers the type that was asked for last, which is torch's.
+const dlpack::ExchangeApi* exchange_api(PyTypeObject* type) {
+  static PyTypeObject* last = nullptr;
+  static const dlpack::ExchangeApi* api = nullptr;
+  if (type == last) return api;
+  Py_XINCREF(reinterpret_cast<PyObject*>(type));
+  Py_XDECREF(reinterpret_cast<PyObject*>(std::exchange(last, type)));
+  const py::object capsule = py::getattr(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__", py::none());
+  api = nullptr;
+  if (!PyCapsule_IsValid(capsule.ptr(), dlpack::kCapsule)) return nullptr;
+  api = static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), dlpack::kCapsule));
+  while (api != nullptr && (api->major != dlpack::kMajor || api->tensor_of == nullptr)) api = api->earlier;
+  return api;
+}
 
 bool TensorReader::read(PyObject* object) {
   const dlpack::ExchangeApi* const api = exchange_api(Py_TYPE(object));

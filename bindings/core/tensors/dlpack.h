@@ -1,4 +1,4 @@
-// The part of DLPack's C interface (version 1, "exchange API") that gives the address of a framework's tensor. The
+// The part of DLPack's C interface (version 1, "exchange API") that reads and makes a framework's tensors. The
 // standard defines the layout of these structures. A framework offers its table of functions as a capsule.
 #pragma once
 
@@ -44,14 +44,24 @@ struct Tensor {
   std::uint64_t byte_offset;
 };
 
+// A tensor that owns its memory, until `free` is called.
+struct OwnTensor {
+  std::uint32_t major;
+  std::uint32_t minor;
+  void* owner;
+  void (*free)(OwnTensor* self);
+  std::uint64_t flags;
+  Tensor tensor;
+};
+
 struct ExchangeApi {
   std::uint32_t major;
   std::uint32_t minor;
   ExchangeApi* earlier;
   void* allocate;
   void* own_tensor_of;
-  void* object_of;
-  int (*tensor_of)(void* object, Tensor* out);  // null if missing; returns non-zero after setting a Python error
+  int (*object_of)(OwnTensor* tensor, void** out);  // takes the tensor; returns non-zero after setting a Python error
+  int (*tensor_of)(void* object, Tensor* out);      // null if missing; returns non-zero after setting a Python error
   int (*current_stream)(std::int32_t kind, std::int32_t number, void** out);
 };
 

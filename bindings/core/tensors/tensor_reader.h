@@ -13,6 +13,9 @@
 
 namespace sirtaki {
 
+// The functions of a tensor's type; null if the framework offers none. Accessed with the GIL held.
+const dlpack::ExchangeApi* exchange_api(PyTypeObject* type);
+
 class TensorReader {
  public:
   // False, without a Python error, if the object is not a tensor with strided memory.
