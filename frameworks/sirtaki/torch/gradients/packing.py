@@ -21,7 +21,7 @@ from sirtaki.torch.ops.tensors import DTYPE_NUMBERS, Descriptor
 
 def send_packed(bucket: Bucket, options: Options) -> None:
     """Sends the bucket's gradients to the engine, or into a step that is captured. Missing ones count as zeros."""
-    grads, compression = [_gradient_of(slot) for slot in bucket.slots], options.compression
+    grads, compression = [gradient_of(slot) for slot in bucket.slots], options.compression
     wire = _wire_of(grads, compression) if direct.casts else direct.OWN_DTYPE
     if direct.active is not None:
         packed = Packed(bucket, grads, compression if wire == direct.OWN_DTYPE else NoneCompressor)
@@ -38,7 +38,7 @@ def send_packed(bucket: Bucket, options: Options) -> None:
     bucket.send_packed(packed)
 
 
-def _gradient_of(slot: Slot) -> torch.Tensor:
+def gradient_of(slot: Slot) -> torch.Tensor:
     """The parameter's gradient, dense and real, with no elements that share memory; zeros if this rank has none."""
     grad = slot.parameter.grad
     if grad is None:

@@ -220,6 +220,22 @@ def reducescatter(
     return _result(_submit_reducescatter(tensors, name, reduction, outputs, _as_they_are, True))
 
 
+def submit_reducescatter(
+    tensors: Sequence[torch.Tensor], name: str, reduction: Reduction, outputs: Sequence[torch.Tensor]
+) -> tuple[Any, Callable[[Any], None]]:
+    """start_reducescatter without a handle: (work, what waits for it on the current stream)."""
+    work, _, described = _submit_reducescatter(tensors, name, reduction, outputs, _as_they_are, False)
+    return work, lambda work: work.wait(stream_of(described))
+
+
+def submit_allgather(
+    tensors: Sequence[torch.Tensor], name: str, group: int, outputs: Sequence[torch.Tensor]
+) -> tuple[Any, Callable[[Any], None]]:
+    """The same for start_allgather."""
+    work, _, described = _submit_allgather(tensors, name, group, outputs, _as_they_are, False)
+    return work, lambda work: work.wait(stream_of(described))
+
+
 def _submit_alltoall(
     tensor: torch.Tensor,
     splits: Sequence[int],

@@ -1,0 +1,227 @@
+"""Steps of an optimizer whose state is divided: each rank updates its piece of every parameter; see
+docs/sharded_optimizer.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from sirtaki.reduce_ops import Adasum, Max, Sum
+from sirtaki.torch.collectives.allreduce import allreduce_
+from sirtaki.torch.compression import CastCompressor, NoneCompressor
+from sirtaki.torch.gradients.backward import not_compiled
+from sirtaki.torch.gradients.optimizer_options import Options, parameters_of
+from sirtaki.torch.gradients.reducer import GradientReducer
+from sirtaki.torch.sharding import state
+from sirtaki.torch.sharding.elementwise import check_elementwise
+from sirtaki.torch.sharding.exchange import ShardExchange
+from sirtaki.torch.sharding.pieces import Piece, Pieces, check_divisible, laid_out_like
+
+_GATHERS = 2  # buckets that are gathered while the next one is updated; each needs memory of its size
+
+
+class Sharding:
+    """The sharded part of one optimizer on this rank."""
+
+    def __init__(self, options: Options, has_peers: bool) -> None:
+        process_set = options.process_set
+        ranks = (process_set.size() or 1, process_set.rank() or 0) if has_peers else (1, 0)
+        self.options = options
+        self.pieces = Pieces(process_set, *ranks)
+        self.exchange = ShardExchange(self.pieces, options)
+
+    @property
+    def is_alone(self) -> bool:
+        return self.pieces.ranks == 1
+
+    def pieces_of(self, optimizer: torch.optim.Optimizer) -> list[Piece]:
+        """Of all parameters in order, with the state that the optimizer has for whole parameters."""
+        parameters = parameters_of(optimizer)
+        pieces = [self.pieces.of(p, self.options.name_of(number)) for number, p in enumerate(parameters)]
+        for gone in self.pieces.keep_only(parameters):
+            optimizer.state.pop(gone.tensor, None)
+        for parameter, piece in zip(parameters, pieces, strict=True):
+            if parameter in optimizer.state:
+                state.take_whole(optimizer, piece, optimizer.state.pop(parameter))
+        return pieces
+
+
+class ShardedSteps:
+    """A base class of a distributed optimizer, before ReducedSteps."""
+
+    _distributed: Any
+
+    @not_compiled
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Updates this rank's pieces by the reduced gradients, and gathers all ranks' pieces into the parameters.
+
+        A closure is evaluated once, before the update. RuntimeError if a gradient was not reduced.
+        """
+        self._opt_called = True
+        loss = None
+        if closure is not None:
+            reducer = self._distributed.active(self)
+            with torch.enable_grad():
+                loss = closure() if reducer is None else self._reduced_closure(closure, reducer)()
+        try:
+            self._update_pieces()
+        finally:
+            self._end_step()
+        if self._distributed.check is not None:
+            self._compare()
+        return loss
+
+    step.hooked = True
+    step._wrapped_by_lr_sched = True
+
+    @torch.optim.Optimizer.profile_hook_step  # runs the program's hooks once in a step
+    def _update_pieces(self) -> None:
+        sharding, reducer = self._distributed.sharding, self._distributed.active(self)
+        if reducer is not None:
+            self._prepare_step(reducer)
+        pieces = sharding.pieces_of(self)
+        with torch.no_grad():
+            for piece in pieces:
+                piece.follow_parameter()
+            if reducer is None:
+                self._step_alone(pieces)
+            else:
+                self._step_buckets(reducer, sharding.exchange)
+
+    def _step_alone(self, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            gradient = piece.parameter.grad
+            piece.gradient = None if gradient is None else laid_out_like(gradient, piece.parameter)
+        self._update(pieces)
+        for piece in pieces:
+            piece.store()
+            piece.note_written()
+
+    def _step_buckets(self, reducer: GradientReducer, exchange: ShardExchange) -> None:
+        """The first layers come last in the list of buckets; the next forward needs them first."""
+        gathers: list[Callable[[], None]] = []
+        for bucket in reversed(reducer.buckets):
+            if bucket.shard is None or not bucket.shard.present:
+                continue
+            self._update(bucket.shard.layout.pieces)
+            gathers.append(exchange.gather(bucket))
+            if len(gathers) > _GATHERS:
+                gathers.pop(0)()
+        for finish in gathers:
+            finish()
+
+    def _update(self, pieces: Sequence[Piece]) -> None:
+        """The wrapped class's own step on these pieces."""
+        by_parameter = {id(piece.parameter): piece for piece in pieces if len(piece) and piece.gradient is not None}
+        if not by_parameter:
+            return
+        for piece in by_parameter.values():
+            piece.give_gradient()
+        with self._groups_of(by_parameter):
+            self._step_of_class()
+        for piece in by_parameter.values():
+            piece.drop_gradient()
+
+    @contextlib.contextmanager
+    def _groups_of(self, by_parameter: dict[int, Piece]) -> Iterator[None]:
+        """A context in which the groups contain the pieces in place of the parameters."""
+        whole = [group["params"] for group in self.param_groups]
+        for group in self.param_groups:
+            found = (by_parameter.get(id(parameter)) for parameter in group["params"])
+            group["params"] = [piece.tensor for piece in found if piece is not None]
+        try:
+            yield
+        finally:
+            for group, parameters in zip(self.param_groups, whole, strict=True):
+                group["params"] = parameters
+
+    def _step_of_class(self) -> None:
+        step = self._local_step.__func__
+        if getattr(step, "hooked", False):
+            step = step.__wrapped__  # without the program's hooks
+        step(self)
+
+    @not_compiled
+    def _end_step(self) -> None:
+        super()._end_step()
+        self._distributed.sharding.exchange.end_step()
+
+    @not_compiled
+    def _forget_step(self) -> None:
+        super()._forget_step()
+        sharding = self._distributed.sharding
+        sharding.exchange.end_step()
+        for piece in sharding.pieces.all():
+            if piece.parameter.grad is piece.guard:
+                piece.parameter.grad = None
+
+    @torch.no_grad()
+    def clip_grad_norm(self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False) -> torch.Tensor:
+        """As torch.nn.utils.clip_grad_norm_ of all parameters, over all ranks: the norm before clipping. Every rank
+        calls it, after backward, and after unscale_() of a gradient scaler.
+        """
+        norm_type = float(norm_type)
+        total = self._sum_over_pieces(norm_type)
+        if error_if_nonfinite and not torch.isfinite(total):
+            raise RuntimeError(f"the norm of the gradients is {total.item()}, so they cannot be clipped")
+        factor = torch.clamp(max_norm / (total + 1e-6), max=1.0)
+        for gradient in self._piece_gradients():
+            gradient.mul_(factor.to(gradient.device, gradient.dtype))
+        return total
+
+    @torch.no_grad()
+    def clip_grad_value(self, clip_value: float) -> None:
+        """As torch.nn.utils.clip_grad_value_ of all parameters."""
+        for gradient in self._piece_gradients():
+            gradient.clamp_(-clip_value, clip_value)
+
+    def _piece_gradients(self) -> list[torch.Tensor]:
+        """The reduced gradients of this rank's pieces."""
+        reducer = self._distributed.active(self)
+        if reducer is None:
+            return [p.grad for p in parameters_of(self) if p.grad is not None]
+        reducer.settle(self.param_groups)
+        pieces = self._distributed.sharding.pieces_of(self)
+        return [piece.gradient for piece in pieces if piece.gradient is not None and len(piece)]
+
+    def _sum_over_pieces(self, norm_type: float) -> torch.Tensor:
+        """The norm of all gradients, over all ranks."""
+        gradients = self._piece_gradients()
+        device = next((p.device for p in parameters_of(self)), torch.device("cpu"))
+        norms = [torch.linalg.vector_norm(g, norm_type, dtype=torch.float32).to(device) for g in gradients]
+        is_max = math.isinf(norm_type)
+        powers = torch.stack(norms) if norms else torch.zeros(1, device=device)
+        total = (powers.max() if is_max else powers.pow(norm_type).sum()).view(1)
+        options = self._distributed.options
+        if self._distributed.reducer is not None:
+            name = f"{options.prefix}{options.first_name}.norm"
+            allreduce_(total, name=name, op=Max if is_max else Sum, process_set=options.process_set)
+        return total[0] if is_max else total[0].pow(1.0 / norm_type)
+
+
+def check_options(optimizer: torch.optim.Optimizer, options: Options, kind: type) -> None:
+    """ValueError, with the value, for what does not work with shard_optimizer_state. kind: the user's own class."""
+    with_it = "cannot be combined with shard_optimizer_state=True"
+    if options.op == Adasum:
+        raise ValueError(f"op=Adasum {with_it}: it combines whole updates")
+    if options.groups or options.group_count:
+        raise ValueError(f"groups={options.groups or options.group_count} {with_it}: buckets are made by size")
+    compression = options.compression
+    casts = isinstance(compression, type) and issubclass(compression, (CastCompressor, NoneCompressor))
+    if not casts:
+        raise ValueError(f"compression={compression!r} {with_it}: only Compression.none, .fp16 and .bf16 can")
+    check_elementwise(optimizer, kind)
+    for number, parameter in enumerate(parameters_of(optimizer)):
+        check_divisible(parameter, options.name_of(number))
+
+
+def checked_flag(name: str, value: Any) -> bool:
+    """ValueError unless it is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
+    return value

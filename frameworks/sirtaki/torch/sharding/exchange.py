@@ -1,0 +1,168 @@
+"""The two exchanges of a bucket in a step: gradients are reduced and scattered, updated pieces are gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from sirtaki.torch.compression import CastCompressor
+from sirtaki.torch.gradients import direct
+from sirtaki.torch.gradients.optimizer_options import Options
+from sirtaki.torch.gradients.packing import gradient_of
+from sirtaki.torch.gradients.slots import SPARSE, Bucket
+from sirtaki.torch.ops import verbs
+from sirtaki.torch.ops.tensors import empty_memory
+from sirtaki.torch.sharding.layout import Layout
+from sirtaki.torch.sharding.pieces import Pieces, laid_out_like
+
+_PACKED = 3  # freed gradients: of so many buckets the packed gradients wait for each other, if ranks are fast enough
+
+
+class BucketShard:
+    """What a bucket keeps from step to step. packed: the gradients of all rows, if these are kept. reduced: this rank's
+    row of the reduced gradients; a part of `packed` where the dtype and the options allow that.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.packed: torch.Tensor | None = None
+        self.reduced: torch.Tensor | None = None
+        self.present = False  # in this step some rank has a gradient
+
+
+class ShardExchange:
+    """For one optimizer. Takes the place of what sends buckets whole."""
+
+    def __init__(self, pieces: Pieces, options: Options) -> None:
+        self.pieces = pieces
+        self._options = options
+        self._sent: list[Transfer] = []
+
+    def send(self, bucket: Bucket) -> None:
+        """Packs and submits the bucket's gradients, and puts the guards into their place. Waits for nothing."""
+        if direct.active is not None or direct.observed is not None:
+            raise RuntimeError("a step with shard_optimizer_state cannot be captured")
+        if bucket.slots[0].kind == SPARSE:
+            raise RuntimeError(
+                f"shard_optimizer_state cannot reduce the sparse gradient of {bucket.slots[0].name}; give "
+                "sparse_as_dense=True"
+            )
+        self._finish_early()
+        transfer = Transfer(bucket, self.shard_of(bucket), self._options)
+        self._sent.append(transfer)
+        bucket.note_sent(transfer, transfer)
+
+    def _finish_early(self) -> None:
+        """Frees packed gradients. Never waits: another rank may be about to wait for this one in its backward."""
+        self._sent = [transfer for transfer in self._sent if not transfer.finished]
+        if self._options.free_gradients:
+            while len(self._sent) >= _PACKED and self._sent[0].work.done():
+                self._sent.pop(0).finish()
+
+    def shard_of(self, bucket: Bucket) -> BucketShard:
+        """Made anew if the bucket has other parameters than before."""
+        shard = bucket.shard
+        pieces = [self.pieces.of(slot.parameter, slot.name) for slot in bucket.slots]
+        if shard is None or shard.layout.pieces != pieces:
+            shard = bucket.shard = BucketShard(Layout(pieces, self.pieces.ranks, self.pieces.rank))
+        return shard
+
+    def gather(self, bucket: Bucket) -> Callable[[], None]:
+        """Submits the updated pieces. The function that it returns waits, and writes those of all ranks."""
+        layout = bucket.shard.layout
+        like = layout.pieces[0].parameter
+        row = empty_memory((layout.width,), like.dtype, like.device)
+        rows = empty_memory((layout.elements,), like.dtype, like.device)
+        torch._foreach_copy_(layout.own_pieces(row), [piece.tensor.detach() for piece in layout.pieces])
+        name = bucket.name.removeprefix("reducescatter.")
+        work, wait = verbs.submit_allgather([row], name, self._options.group, [rows])
+
+        def finish() -> None:
+            wait(work)
+            layout.unpack(rows)
+            for piece in layout.pieces:
+                piece.note_written()
+
+        return finish
+
+    def end_step(self) -> None:
+        self._sent.clear()
+        for piece in self.pieces.all():
+            piece.drop_gradient()
+
+
+class Transfer:
+    """A bucket on its way; takes the place of a Work, and of what was packed."""
+
+    def __init__(self, bucket: Bucket, shard: BucketShard, options: Options) -> None:
+        self.finished = False
+        self._shard = shard
+        self._keeps = not options.free_gradients
+        layout = shard.layout
+        like = layout.pieces[0].parameter
+        compression = options.compression
+        wire = compression.wire if issubclass(compression, CastCompressor) else like.dtype
+        gradients = [slot.parameter.grad for slot in bucket.slots]
+        self._all_here = all(gradient is not None for gradient in gradients)
+        if shard.packed is None or shard.packed.dtype != wire:
+            shard.packed = empty_memory((layout.elements,), wire, like.device)
+        self._packed = shard.packed
+        if not self._keeps:
+            shard.packed = None
+        for number, slot in enumerate(bucket.slots):
+            self._pack(number, None if gradients[number] is None else gradient_of(slot))
+        own = torch.tensor([float(g is not None) for g in gradients], dtype=wire).to(like.device)
+        inputs = [self._packed, own.repeat(layout.ranks)]
+        self._row = empty_memory((layout.width,), wire, like.device)
+        self._presence = torch.empty_like(own)
+        outputs = [self._row, self._presence]
+        if any(not piece.parameter.is_contiguous() for piece in layout.pieces):
+            # The ranks compare shapes. So another layout of a parameter's memory is an error on all ranks.
+            inputs.append(own.new_empty((0, layout.digest)))
+            outputs.append(own.new_empty((0, layout.digest)))
+        name = bucket.call_name().removeprefix("reducescatter.")
+        how = (*options.reduction(), options.group)
+        self.work, self._wait = verbs.submit_reducescatter(inputs, name, how, outputs)
+        for piece, gradient, slot in zip(layout.pieces, gradients, bucket.slots, strict=True):
+            if gradient is not None:
+                slot.parameter.grad = piece.guard
+
+    def _pack(self, number: int, gradient: torch.Tensor | None) -> None:
+        layout = self._shard.layout
+        places = layout.places(self._packed, number)
+        if gradient is None:
+            torch._foreach_zero_(places)
+            return
+        elements = laid_out_like(gradient.detach(), layout.pieces[number].parameter)
+        torch._foreach_copy_(places, layout.parts(elements, number))
+
+    def wait(self, stream: int | None = None) -> None:
+        """Until the pieces are reduced."""
+        if not self.finished:
+            self.finish()
+
+    def finish(self) -> None:
+        self._wait(self.work)
+        shard, layout = self._shard, self._shard.layout
+        dtype = layout.pieces[0].parameter.dtype
+        if self._keeps and self._packed.dtype == dtype:
+            shard.reduced = layout.own_row(self._packed)
+            shard.reduced.copy_(self._row)
+        elif shard.reduced is None or self._row.dtype != dtype:
+            shard.reduced = self._row.to(dtype)
+        else:
+            shard.reduced.copy_(self._row)
+        self.finished = True
+        del self._packed, self._row
+
+    def unpack(self, bucket: Bucket) -> None:
+        """Gives each piece its gradient, unless no rank has one."""
+        shard = self._shard
+        present = [True] * len(bucket.slots) if self._all_here else (self._presence != 0).tolist()
+        shard.present = any(present)
+        parts = shard.layout.own_pieces(shard.reduced)
+        for piece, slot, found, part in zip(shard.layout.pieces, bucket.slots, present, parts, strict=True):
+            piece.gradient = part if found else None
+            if found:
+                slot.parameter.grad = slot.gradient = piece.guard
