@@ -11,6 +11,7 @@ from sirtaki import exchange
 from sirtaki.native import core
 from sirtaki.torch.gradients import direct
 from sirtaki.torch.optimizer import ReducedSteps
+from sirtaki.torch.sharded_optimizer import ShardedSteps
 
 
 class CapturedStep:
@@ -139,11 +140,13 @@ def capture(
     every rank, with the rank and the reason, if the step cannot be captured or the ranks cannot use NCCL together.
     All ranks must call the captured step equally often.
     """
+    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    if any(isinstance(entry, ShardedSteps) for entry in optimizers):
+        raise ValueError("a step whose optimizer has shard_optimizer_state=True cannot be captured")
     if not torch.cuda.is_available():
         raise RuntimeError("capture() needs a CUDA GPU, but this process has none")
     if not inputs or any(not tensor.is_cuda for tensor in inputs):
         raise ValueError("capture() needs example inputs, all on the GPU")
-    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     captured = CapturedStep(step, inputs, optimizers)
     reduces = any(isinstance(entry, ReducedSteps) for entry in optimizers)
     if reduces and core.is_initialized() and core.size() > 1:

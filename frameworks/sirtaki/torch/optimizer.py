@@ -330,6 +330,9 @@ def _attach(optimizer: torch.optim.Optimizer, options: Options, steps: type) -> 
     if wrapped is not None:  # None: the user's own subclass of a distributed class
         optimizer.__class__ = _distributed_class(steps, wrapped)
     options.give_number()
-    optimizer._distributed = Attachment(options)
-    optimizer._distributed.active(optimizer)
+    attachment = optimizer._distributed = Attachment(options)
+    attachment.active(optimizer)
+    if attachment.sharding is not None:
+        with torch.no_grad():
+            attachment.sharding.pieces_of(optimizer)  # takes over the state that the optimizer has
     return optimizer

@@ -19,10 +19,8 @@ from sirtaki.torch.gradients.optimizer_options import Options, parameters_of
 from sirtaki.torch.gradients.reducer import GradientReducer
 from sirtaki.torch.sharding import state
 from sirtaki.torch.sharding.elementwise import check_elementwise
-from sirtaki.torch.sharding.exchange import ShardExchange
+from sirtaki.torch.sharding.exchange import GATHERS, ShardExchange
 from sirtaki.torch.sharding.pieces import Piece, Pieces, check_divisible, laid_out_like
-
-_GATHERS = 2  # buckets that are gathered while the next one is updated; each needs memory of its size
 
 
 class Sharding:
@@ -39,6 +37,10 @@ class Sharding:
     def is_alone(self) -> bool:
         return self.pieces.ranks == 1
 
+    def names(self, count: int) -> list[str]:
+        """Of so many parameters, without those of another optimizer."""
+        return [self.options.prefix + self.options.name_of(number) for number in range(count)]
+
     def pieces_of(self, optimizer: torch.optim.Optimizer) -> list[Piece]:
         """Of all parameters in order, with the state that the optimizer has for whole parameters."""
         parameters = parameters_of(optimizer)
@@ -47,7 +49,7 @@ class Sharding:
             optimizer.state.pop(gone.tensor, None)
         for parameter, piece in zip(parameters, pieces, strict=True):
             if parameter in optimizer.state:
-                state.take_whole(optimizer, piece, optimizer.state.pop(parameter))
+                state.take_whole(optimizer.state, piece, optimizer.state.pop(parameter))
         return pieces
 
 
@@ -103,14 +105,11 @@ class ShardedSteps:
             piece.note_written()
 
     def _step_buckets(self, reducer: GradientReducer, exchange: ShardExchange) -> None:
-        """The first layers come last in the list of buckets; the next forward needs them first."""
         gathers: list[Callable[[], None]] = []
-        for bucket in reversed(reducer.buckets):
-            if bucket.shard is None or not bucket.shard.present:
-                continue
+        for bucket in exchange.to_gather(reducer.buckets):
             self._update(bucket.shard.layout.pieces)
             gathers.append(exchange.gather(bucket))
-            if len(gathers) > _GATHERS:
+            if len(gathers) > GATHERS:
                 gathers.pop(0)()
         for finish in gathers:
             finish()
@@ -159,6 +158,43 @@ class ShardedSteps:
         for piece in sharding.pieces.all():
             if piece.parameter.grad is piece.guard:
                 piece.parameter.grad = None
+
+    @torch.no_grad()
+    def state_dict(self) -> dict[str, Any]:
+        """The whole state in torch's format, on any number of ranks the same, in host memory of the process set's first
+        rank. The other ranks get the param_groups only, which cannot be loaded. Every rank calls it.
+        """
+        sharding = self._distributed.sharding
+        pieces = sharding.pieces_of(self)
+        for piece in pieces:
+            piece.follow_parameter()
+        held, self.state = self.state, {}
+        try:
+            found = super().state_dict()
+        finally:
+            self.state = held
+        whole = state.whole_states(sharding.pieces, pieces, sharding.names(len(pieces)), held)
+        if whole is None:
+            found[state.ELSEWHERE] = sharding.options.process_set.ranks[0]
+        else:
+            found["state"] = whole
+        return found
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Takes the whole state, as state_dict() gives it on any number of ranks, or torch's own optimizer. Every rank
+        calls it with the same. ValueError on all ranks, and nothing is changed, if it does not fit on one of them.
+        """
+        sharding = self._distributed.sharding
+        names = [self._distributed.options.name_of(number) for number in range(len(parameters_of(self)))]
+        state.agree_on_loading(state.problem_of(state_dict, self.param_groups, names), state_dict, sharding.pieces)
+        super().load_state_dict({**state_dict, "state": {}})
+        for piece, key in zip(sharding.pieces_of(self), state.keys_of(state_dict), strict=True):
+            if key in state_dict["state"]:
+                state.take_whole(self.state, piece, state_dict["state"][key])
+
+    def __getstate__(self) -> Any:
+        raise TypeError("an optimizer with shard_optimizer_state cannot be copied or pickled; use state_dict()")
 
     @torch.no_grad()
     def clip_grad_norm(self, max_norm: float, norm_type: float = 2.0, error_if_nonfinite: bool = False) -> torch.Tensor:

@@ -37,19 +37,19 @@ class GradientReducer:
     """Never refers to the optimizer, so that Python can delete it."""
 
     def __init__(self, groups: list[dict[str, Any]], options: Options, shards: Any = None) -> None:
-        """shards: has send(bucket), and scatters the reduced gradients over the ranks; see sharding/exchange.py."""
+        """shards: sends buckets, of which each rank gets its part; see sharding/exchange.py."""
         how = (options.backward_passes_per_step, options.reduction(), options.group)
         self._options = options
         self._step = core.GradientStep(self._on_gradient, self._send, *how)
         self.table = BucketTable(self._step, options)
         self._members = Members(self, groups, options)
-        self._agreement = Agreement(self.table, options)
+        self._shards = shards
+        self._agreement = Agreement(self.table, options, self._late_names)
         self._sparse = SparseSender(options)
         self._sums = SumsOfLastStep()  # empty for averages
         self._tasks: set[int] = set()  # running backward calls, by autograd's number
         self._is_new = True  # complete() was not called since the last step
         self._completed = False  # complete() has succeeded since the last step
-        self._shards = shards
         tunable = options.group == 0 and shards is None
         self._tuner = tuner.of_job(self._set_bucket_factor) if tunable else None
         self._members.adopt_all(takes_over=True)
@@ -79,6 +79,10 @@ class GradientReducer:
     def name_of_loss(self) -> str:
         """For the average of a closure's result."""
         return f"{self._options.prefix}{self._options.first_name}.loss"
+
+    def _late_names(self) -> list[str]:
+        """What this rank sends from step() on if its gradients are reduced: those of the next step, or its pieces."""
+        return self.table.request_names() if self._shards is None else self._shards.first_gathers(self.table.buckets)
 
     def _set_bucket_factor(self, factor: float) -> None:
         """For the next step: called on all ranks at the end of the same one."""

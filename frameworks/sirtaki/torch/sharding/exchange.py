@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -16,6 +16,7 @@ from sirtaki.torch.ops.tensors import empty_memory
 from sirtaki.torch.sharding.layout import Layout
 from sirtaki.torch.sharding.pieces import Pieces, laid_out_like
 
+GATHERS = 2  # buckets that are gathered while the next one is updated; each needs memory of its size
 _PACKED = 3  # freed gradients: of so many buckets the packed gradients wait for each other, if ranks are fast enough
 
 
@@ -68,6 +69,16 @@ class ShardExchange:
             shard = bucket.shard = BucketShard(Layout(pieces, self.pieces.ranks, self.pieces.rank))
         return shard
 
+    def to_gather(self, buckets: Sequence[Bucket]) -> list[Bucket]:
+        """Those with gradients in this step; the same on all ranks. The first layers come last in the list of buckets;
+        the next forward needs them first.
+        """
+        return [bucket for bucket in reversed(buckets) if bucket.shard is not None and bucket.shard.present]
+
+    def first_gathers(self, buckets: Sequence[Bucket]) -> list[str]:
+        """The names of the requests that a rank submits in step() before it waits for one."""
+        return [f"allgather.{_name_of(bucket)}" for bucket in self.to_gather(buckets)[: GATHERS + 1]]
+
     def gather(self, bucket: Bucket) -> Callable[[], None]:
         """Submits the updated pieces. The function that it returns waits, and writes those of all ranks."""
         layout = bucket.shard.layout
@@ -75,8 +86,7 @@ class ShardExchange:
         row = empty_memory((layout.width,), like.dtype, like.device)
         rows = empty_memory((layout.elements,), like.dtype, like.device)
         torch._foreach_copy_(layout.own_pieces(row), [piece.tensor.detach() for piece in layout.pieces])
-        name = bucket.name.removeprefix("reducescatter.")
-        work, wait = verbs.submit_allgather([row], name, self._options.group, [rows])
+        work, wait = verbs.submit_allgather([row], _name_of(bucket), self._options.group, [rows])
 
         def finish() -> None:
             wait(work)
@@ -90,6 +100,10 @@ class ShardExchange:
         self._sent.clear()
         for piece in self.pieces.all():
             piece.drop_gradient()
+
+
+def _name_of(bucket: Bucket) -> str:
+    return bucket.name.removeprefix("reducescatter.")
 
 
 class Transfer:
@@ -154,7 +168,7 @@ class Transfer:
         else:
             shard.reduced.copy_(self._row)
         self.finished = True
-        del self._packed, self._row
+        del self._packed, self._row, self._wait, self.work  # the work keeps their memory
 
     def unpack(self, bucket: Bucket) -> None:
         """Gives each piece its gradient, unless no rank has one."""

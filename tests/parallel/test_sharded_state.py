@@ -1,0 +1,110 @@
+"""Checkpoints of a sharded optimizer: the plain format of torch, on any number of ranks."""
+
+import copy
+
+import pytest
+import torch
+from ranks import ranks
+from sharded_training import SmallNet, adamw, check_same_bits, distributed, sgd, sharded, train
+
+import sirtaki.torch as hvd
+
+
+@ranks(1, 2, 3)
+@pytest.mark.parametrize("make", (adamw, sgd))
+def test_plain_format_into_a_plain_optimizer_and_back(rank_count, make):
+    """The whole state equals that of the optimizer without sharding; a resumed training goes on with the same bits."""
+    model, expected = SmallNet(), SmallNet()
+    optimizer, plain = sharded(model, make), distributed(expected, make)
+    train(model, optimizer, range(5))
+    train(expected, plain, range(5))
+    saved, reference = optimizer.state_dict(), plain.state_dict()
+    if hvd.rank() != 0:
+        assert saved["state"] == {} and saved["sirtaki_state_is_on_rank"] == 0
+        with pytest.raises(ValueError, match="gives the whole state to rank 0 only"):
+            optimizer.load_state_dict(saved)
+    else:
+        check_same_state(saved, reference)
+        if hvd.size() > 1:
+            with pytest.raises(ValueError, match=r"load_state_dict on rank 1: this state_dict has no state"):
+                optimizer.load_state_dict(saved)
+    saved = hvd.broadcast_object(saved)
+
+    into_plain, into_sharded = SmallNet(), SmallNet()
+    into_plain.load_state_dict(model.state_dict())
+    into_sharded.load_state_dict(model.state_dict())
+    plain_again = distributed(into_plain, make)
+    plain_again.load_state_dict(copy.deepcopy(saved))
+    sharded_again = sharded(into_sharded, make)
+    sharded_again.load_state_dict(saved)
+    hvd.broadcast_optimizer_state(sharded_again, root_rank=0)  # programs do so; nothing is lost
+    for net, resumed in ((expected, plain), (into_plain, plain_again), (into_sharded, sharded_again)):
+        train(net, resumed, range(5, 10))
+    check_same_bits(into_plain, expected)
+    check_same_bits(into_sharded, expected)
+
+
+def check_same_state(saved, expected):
+    assert saved["param_groups"] == expected["param_groups"]
+    assert saved["state"].keys() == expected["state"].keys()
+    for number, entries in expected["state"].items():
+        assert saved["state"][number].keys() == entries.keys()
+        for key, value in entries.items():
+            assert value is None or torch.equal(saved["state"][number][key], value), (number, key)
+
+
+@ranks(2)
+def test_states_made_before_the_optimizer_was_sharded(rank_count):
+    """Adagrad has state from the beginning, and a checkpoint may be loaded first."""
+
+    def adagrad(model):
+        return torch.optim.Adagrad(model.parameters(), 0.1, initial_accumulator_value=0.5)
+
+    def loaded(model):
+        optimizer = sgd(model)
+        optimizer.load_state_dict(saved)
+        return optimizer
+
+    model, expected = SmallNet(), SmallNet()
+    train(model, sharded(model, adagrad), range(3))
+    train(expected, distributed(expected, adagrad), range(3))
+    check_same_bits(model, expected)
+
+    first = SmallNet()
+    optimizer = distributed(first, sgd)
+    train(first, optimizer, range(3))
+    saved = optimizer.state_dict()
+    model, expected = copy.deepcopy(first), copy.deepcopy(first)
+    train(model, sharded(model, loaded), range(3, 6))
+    train(expected, distributed(expected, loaded), range(3, 6))
+    check_same_bits(model, expected)
+
+
+@ranks(2)
+def test_wrong_state_dicts_are_refused_on_all_ranks(rank_count):
+    model = SmallNet()
+    optimizer = sharded(model)
+    train(model, optimizer, range(2))
+    saved = hvd.broadcast_object(optimizer.state_dict())
+
+    def check(given, message):
+        with pytest.raises(ValueError, match=message):
+            optimizer.load_state_dict(given)
+
+    mine = hvd.rank() == 1
+    check("nothing", "load_state_dict on rank 0: a state_dict has 'state' and 'param_groups', got str nothing")
+    check({} if mine else saved, "load_state_dict on rank 1: a state_dict has")
+    one_group = {**saved, "param_groups": saved["param_groups"][:1]}
+    check(one_group, r"has groups of \[4\] parameters, the optimizer has groups of \[4, 6\]")
+    other_shape = copy.deepcopy(saved)
+    other_shape["state"][0]["exp_avg"] = torch.zeros(3, 4)
+    check(other_shape, r"exp_avg of shape \(3, 4\) for first.weight, whose shape is \(65, 37\)")
+    changed = copy.deepcopy(saved)
+    changed["state"][1]["exp_avg"] += hvd.rank()
+    check(changed, "load_state_dict got another state on rank 1 than on rank 0")
+    with pytest.raises(TypeError, match="cannot be copied or pickled; use state_dict"):
+        copy.deepcopy(optimizer)
+    train(model, optimizer, range(2, 4))  # nothing has changed
+    expected = SmallNet()
+    train(expected, distributed(expected), range(4))
+    check_same_bits(model, expected)
