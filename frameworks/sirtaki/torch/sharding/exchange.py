@@ -92,6 +92,7 @@ class ShardExchange:
             wait(work)
             layout.unpack(rows)
             for piece in layout.pieces:
+                piece.store()
                 piece.note_written()
 
         return finish

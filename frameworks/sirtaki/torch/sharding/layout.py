@@ -60,7 +60,20 @@ class Layout:
         return [*found, elements[full * chunk :]] if rest else found
 
     def unpack(self, memory: torch.Tensor) -> None:
-        """Writes all rows into the parameters."""
+        """Writes the rows of the other ranks into the parameters; this rank's elements are there."""
         numbers = range(len(self.pieces))
-        parameters = [part for n in numbers for part in self.parts(flat(self.pieces[n].parameter), n)]
-        torch._foreach_copy_(parameters, [place for n in numbers for place in self.places(memory, n)])
+        places = [place for n in numbers for place in self._others(self.places(memory, n))]
+        parts = [part for n in numbers for part in self._others(self.parts(flat(self.pieces[n].parameter), n))]
+        torch._foreach_copy_(parts, places)
+
+    def _others(self, found: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Without this rank's chunk. found: of one parameter; full chunks are rows, the rest is flat."""
+        kept = []
+        first = 0  # the rank of the first chunk
+        for part in found:
+            if part.dim() == 2:
+                kept += [part[: self.rank], part[self.rank + 1 :]]
+                first = len(part)
+            elif first != self.rank:
+                kept.append(part)
+        return [part for part in kept if part.numel()]
