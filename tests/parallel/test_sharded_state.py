@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from ranks import ranks
-from sharded_training import SmallNet, adamw, check_same_bits, distributed, sgd, sharded, train
+from sharded_training import SmallNet, adamw, check_same_bits, data, distributed, sgd, sharded, train
 
 import sirtaki.torch as hvd
 
@@ -51,6 +51,36 @@ def check_same_state(saved, expected):
         assert saved["state"][number].keys() == entries.keys()
         for key, value in entries.items():
             assert value is None or torch.equal(saved["state"][number][key], value), (number, key)
+
+
+@ranks(3)
+def test_resume_on_fewer_ranks(rank_count):
+    """From three ranks to two and one, and back to three; every rank has the same data, so their number is all that
+    differs.
+    """
+
+    def steps(model, optimizer, numbers):
+        for step in numbers:
+            optimizer.zero_grad()
+            model(data(step, rank=0)).square().mean().backward()
+            optimizer.step()
+
+    two, one = hvd.add_process_set([0, 1]), hvd.add_process_set([2])
+    expected, model = SmallNet(), SmallNet()
+    steps(expected, adamw(expected), range(9))
+    optimizer = sharded(model)
+    steps(model, optimizer, range(3))
+    for process_set in (two if hvd.rank() < 2 else one, hvd.global_process_set):
+        group = optimizer._distributed.options.process_set
+        saved = hvd.broadcast_object(optimizer.state_dict(), group.ranks[0], process_set=group)
+        model = copy.deepcopy(model)
+        optimizer = sharded(model, process_set=process_set)
+        optimizer.load_state_dict(saved)
+        steps(model, optimizer, range(3, 6) if process_set is not hvd.global_process_set else range(6, 9))
+    for (name, one_of_them), other in zip(model.named_parameters(), expected.parameters(), strict=True):
+        assert torch.allclose(one_of_them, other, rtol=1e-4, atol=1e-5), name
+    hvd.remove_process_set(two)
+    hvd.remove_process_set(one)
 
 
 @ranks(2)
