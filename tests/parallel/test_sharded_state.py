@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import torch.distributed.checkpoint as checkpoint
 from ranks import ranks
 from sharded_training import SmallNet, adamw, check_same_bits, data, distributed, sgd, sharded, train
 
@@ -138,3 +139,35 @@ def test_wrong_state_dicts_are_refused_on_all_ranks(rank_count):
     expected = SmallNet()
     train(expected, distributed(expected), range(4))
     check_same_bits(model, expected)
+
+
+@ranks(3)
+def test_distributed_checkpoint(rank_count, tmp_path_factory):
+    """Written by three ranks, each its part; read by a group of two, and by one rank alone."""
+    folder = hvd.broadcast_object(str(tmp_path_factory.mktemp("checkpoint")))
+    model = SmallNet(torch.bfloat16)
+    optimizer = sharded(model)
+    train(model, optimizer, range(4))
+    two = hvd.add_process_set([0, 1])
+    torch.distributed.init_process_group("sirtaki")
+    checkpoint.save({"optimizer": optimizer.sharded_state_dict()}, checkpoint_id=folder)
+    expected = hvd.broadcast_object(optimizer.state_dict())
+    optimizer.param_groups[0]["lr"] = 0.5
+
+    again = copy.deepcopy(model)
+    resumed = sharded(again, process_set=two)  # rank 2 is not in it, and has its own whole state
+    whole = {"optimizer": resumed.sharded_state_dict()}
+    checkpoint.load(whole, checkpoint_id=folder, planner=checkpoint.DefaultLoadPlanner(allow_partial_load=True))
+    resumed.load_sharded_state_dict(whole["optimizer"])
+    torch.distributed.destroy_process_group()
+    loaded = resumed.state_dict()
+    assert loaded["param_groups"][0]["lr"] == expected["param_groups"][0]["lr"] == 1e-2
+    if hvd.rank() != 1:
+        # A parameter without gradients has a state only because it was made for loading.
+        never = [id(p) for group in resumed.param_groups for p in group["params"]].index(id(again.never))
+        assert not any(value.any() for key, value in loaded["state"].pop(never).items() if key.startswith("exp"))
+        expected["state"].pop(never, None)
+        check_same_state(loaded, expected)
+    with pytest.raises(RuntimeError, match="needs all elements, but this rank has only a part"):
+        optimizer.sharded_state_dict()["state"]["first.weight"]["exp_avg"].sum()
+    hvd.remove_process_set(two)

@@ -17,7 +17,7 @@ from sirtaki.torch.compression import CastCompressor, NoneCompressor
 from sirtaki.torch.gradients.backward import not_compiled
 from sirtaki.torch.gradients.optimizer_options import Options, parameters_of
 from sirtaki.torch.gradients.reducer import GradientReducer
-from sirtaki.torch.sharding import state
+from sirtaki.torch.sharding import checkpoint, state
 from sirtaki.torch.sharding.elementwise import check_elementwise
 from sirtaki.torch.sharding.exchange import GATHERS, ShardExchange
 from sirtaki.torch.sharding.pieces import Piece, Pieces, check_divisible, laid_out_like
@@ -192,6 +192,42 @@ class ShardedSteps:
         for piece, key in zip(sharding.pieces_of(self), state.keys_of(state_dict), strict=True):
             if key in state_dict["state"]:
                 state.take_whole(self.state, piece, state_dict["state"][key])
+
+    @torch.no_grad()
+    def sharded_state_dict(self) -> dict[str, Any]:
+        """For torch.distributed.checkpoint: {"state": {name: {key: value}}, "param_groups": {...}}. No communication.
+
+        A value that has an element for each element of the parameter is a ShardTensor: flat, and this rank's part of
+        it is the state's own memory. So saving copies nothing, and loading writes into the state, on any number of
+        ranks. A state that does not exist yet is made, so that it can be loaded.
+        """
+        sharding = self._distributed.sharding
+        pieces = sharding.pieces_of(self)
+        if not self.state:
+            self._make_state(pieces)
+        names = [self._distributed.options.name_of(number) for number in range(len(pieces))]
+        return checkpoint.sharded(self.param_groups, dict(zip(names, pieces, strict=True)), self.state)
+
+    @torch.no_grad()
+    def load_sharded_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """After torch.distributed.checkpoint.load() has written into what sharded_state_dict() gave: takes over the
+        rest of it, as learning rates.
+        """
+        for number, group in enumerate(self.param_groups):
+            group.update(state_dict["param_groups"][str(number)])
+        for piece in self._distributed.sharding.pieces_of(self):
+            piece.note_loaded()
+
+    def _make_state(self, pieces: Sequence[Piece]) -> None:
+        """By a step that changes no parameter."""
+        kept = [group["lr"] for group in self.param_groups]
+        for group in self.param_groups:
+            group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], torch.Tensor) else 0.0
+        for piece in pieces:
+            piece.gradient = torch.zeros(len(piece), dtype=piece.parameter.dtype, device=piece.parameter.device)
+        self._update(pieces)
+        for group, rate in zip(self.param_groups, kept, strict=True):
+            group["lr"] = rate
 
     def __getstate__(self) -> Any:
         raise TypeError("an optimizer with shard_optimizer_state cannot be copied or pickled; use state_dict()")
