@@ -1,8 +1,7 @@
 """Bytes for each parameter: what the formulas say, and what a process really holds."""
 
-import os
+import gc
 import resource
-from pathlib import Path
 
 import torch
 
@@ -34,12 +33,14 @@ def table(parameters: int, dtype: str, ranks: tuple[int, ...] = (1, 2, 4, 8)) ->
 
 
 def held(place: torch.device) -> int:
-    """Bytes that this process holds now: of the GPU by torch, or of the host."""
+    """Bytes that this process holds now: of the GPU as torch counts, of the host in all tensors."""
+    gc.collect()
     if place.type == "cuda":
         torch.cuda.synchronize(place)
         return torch.cuda.memory_allocated(place)
-    pages, shared = (int(Path("/proc/self/statm").read_text().split()[number]) for number in (1, 2))
-    return (pages - shared) * os.sysconf("SC_PAGESIZE")
+    tensors = [entry for entry in gc.get_objects() if type(entry) in (torch.Tensor, torch.nn.Parameter)]
+    tensors += [tensor.grad for tensor in tensors if tensor.is_leaf and type(tensor.grad) is torch.Tensor]
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
 
 def peaks(place: torch.device) -> str:

@@ -127,7 +127,9 @@ class Transfer:
             shard.packed = None
         for number, slot in enumerate(bucket.slots):
             self._pack(number, None if gradients[number] is None else gradient_of(slot))
-        own = torch.tensor([float(g is not None) for g in gradients], dtype=wire).to(like.device)
+        own = torch.ones(len(gradients), dtype=wire, device=like.device)  # which gradients this rank has
+        if not self._all_here:
+            own.copy_(torch.tensor([gradient is not None for gradient in gradients]))
         inputs = [self._packed, own.repeat(layout.ranks)]
         self._row = empty_memory((layout.width,), wire, like.device)
         self._presence = torch.empty_like(own)
