@@ -49,8 +49,8 @@ train resnet50-float32 --model resnet50 --batch-size 64 --dtype float32 --channe
 train vgg16-bfloat16 --model vgg16 --batch-size 32 --dtype bfloat16 --channels-last
 train encoder-bfloat16 --model bert-large --batch-size 8 --dtype bfloat16
 train encoder-bfloat16-wire --model bert-large --batch-size 8 --dtype bfloat16 --bf16-allreduce
-gpt2 gpt2-float32 --modes sirtaki sharded captured ddp zero
-gpt2 gpt2-bfloat16 --modes sirtaki sharded captured ddp zero --dtype bfloat16
+gpt2 gpt2-float32 --modes sirtaki sharded captured sharded-captured ddp zero
+gpt2 gpt2-bfloat16 --modes sirtaki sharded captured sharded-captured ddp zero --dtype bfloat16
 gpt2 gpt2-bfloat16-freed --modes sirtaki sharded --dtype bfloat16 --free-gradients
 python3 benchmarks/gpu_targets.py "$out"/*.json --json "$out/targets.json" || failed=1
 exit "$failed"

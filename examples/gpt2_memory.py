@@ -18,7 +18,7 @@ def stage_of(mode: str, free_gradients: bool) -> str | None:
     """None: no formula; ZeroRedundancyOptimizer gives whole parameters to ranks."""
     if mode == "zero":
         return None
-    if mode != "sharded":
+    if not mode.startswith("sharded"):
         return "whole"
     return "sharded, gradients freed" if free_gradients else "sharded"
 

@@ -6,7 +6,7 @@ Several modes take turns, and their speeds are ratios within one run. Peaks are 
 
     ddp       torch's DistributedDataParallel         sirtaki   hvd.DistributedOptimizer
     zero      DDP, and ZeroRedundancyOptimizer        sharded   the same with shard_optimizer_state=True
-    captured  the step of "sirtaki" as one CUDA graph
+    captured, sharded-captured   the steps of "sirtaki" and of "sharded" as one CUDA graph
 """
 
 import argparse
@@ -20,7 +20,7 @@ import torch
 
 import sirtaki.torch as hvd
 
-MODES = ("ddp", "zero", "sirtaki", "sharded", "captured")
+MODES = ("ddp", "zero", "sirtaki", "sharded", "captured", "sharded-captured")
 
 
 def parse() -> argparse.Namespace:
@@ -51,6 +51,7 @@ class Training:
 
     def __init__(self, mode: str, arguments: argparse.Namespace, place: torch.device) -> None:
         self.mode, self.place = mode, place
+        self.shards, captures = mode.startswith("sharded"), mode.endswith("captured")
         self.speeds: list[float] = []
         shape = (arguments.batch_size, arguments.sequence_length + 1)
         generator = torch.Generator().manual_seed(hvd.rank())
@@ -61,14 +62,14 @@ class Training:
             self.model = gpt2.Gpt2(*gpt2.shape_of(arguments.parameters))
         self.count = sum(parameter.numel() for parameter in self.model.parameters())
         self.casts = contextlib.nullcontext()
-        if arguments.dtype == "bfloat16" and mode == "sharded":
+        if arguments.dtype == "bfloat16" and self.shards:
             self.model.bfloat16()
         elif arguments.dtype == "bfloat16":
-            self.casts = torch.autocast(place.type, torch.bfloat16, cache_enabled=mode != "captured")
+            self.casts = torch.autocast(place.type, torch.bfloat16, cache_enabled=not captures)
         self.optimizer = self.make_optimizer(arguments)
         for _ in range(2):
             self.step(measures=True)
-        if mode == "captured":
+        if captures:
             captured = hvd.capture(self.step, self.tokens, optimizer=self.optimizer)
             self.run = lambda: captured(self.tokens)
         else:
@@ -92,7 +93,7 @@ class Training:
         return hvd.DistributedOptimizer(
             torch.optim.AdamW(self.model.parameters(), **options),
             named_parameters=self.model.named_parameters(),
-            **(shards if self.mode == "sharded" else {}),
+            **(shards if self.shards else {}),
         )
 
     def step(self, tokens: torch.Tensor | None = None, measures: bool = False) -> torch.Tensor:
@@ -134,7 +135,7 @@ def main() -> None:
         return
     hvd.init()
     on_gpu = torch.cuda.is_available() and not arguments.no_cuda
-    if "captured" in arguments.modes and not on_gpu:
+    if not on_gpu and any("captured" in mode for mode in arguments.modes):
         raise SystemExit("--modes captured needs a CUDA GPU: a step becomes a CUDA graph. Leave it out on the CPU")
     place = torch.device("cuda", hvd.local_rank() % torch.cuda.device_count()) if on_gpu else torch.device("cpu")
     if on_gpu:

@@ -13,6 +13,7 @@ import torch
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
+ENVIRONMENT = jobs.environment({"PYTHONPATH": f"{HERE}:{HERE.parents[1] / 'frameworks'}"})
 PROGRAM = """
 import os, signal, sys
 import torch
@@ -46,8 +47,7 @@ def run(ranks: int, program: str, folder: Path, *arguments: object) -> jobs.Ende
 
 def launch(ranks: int, script: Path, *arguments: object) -> jobs.Ended:
     words = [sys.executable, "-m", "sirtaki.launch", "-np", ranks, sys.executable, script, *arguments]
-    environment = jobs.environment({"PYTHONPATH": f"{HERE}:{HERE.parents[1] / 'frameworks'}"})
-    done = subprocess.run([*map(str, words)], env=environment, capture_output=True, text=True, timeout=200)
+    done = subprocess.run([*map(str, words)], env=ENVIRONMENT, capture_output=True, text=True, timeout=200)
     return jobs.Ended(done.returncode, done.stdout + done.stderr)
 
 
@@ -144,3 +144,10 @@ def test_example():
     for mode, formula in (("sharded", "10.00"), ("sirtaki", "16.00")):
         line = rf"{mode}: \d+\.\d tokens/s, .* bytes a parameter .*\(formula {formula}\)"
         assert re.search(line, done.output), done.output
+    for arguments, message in (
+        ("--modes sharded-captured --no-cuda", "needs a CUDA GPU"),
+        ("--memory --parameters 2.5B --dtype bfloat16", r"sharded +35\.95 +22\.47 +15\.73 +12\.36\n"),
+    ):
+        words = [sys.executable, EXAMPLES / "gpt2_synthetic.py", *arguments.split()]
+        alone = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, timeout=200)
+        assert re.search(message, alone.stdout + alone.stderr)

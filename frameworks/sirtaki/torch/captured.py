@@ -11,7 +11,6 @@ from sirtaki import exchange
 from sirtaki.native import core
 from sirtaki.torch.gradients import direct
 from sirtaki.torch.optimizer import ReducedSteps
-from sirtaki.torch.sharded_optimizer import ShardedSteps
 
 
 class CapturedStep:
@@ -133,20 +132,19 @@ def capture(
     step: takes the inputs, returns tensors (the loss) or None. inputs: example tensors on the GPU; later inputs have
     the same shapes. optimizer: all optimizers that the step uses, distributed or not. warmup: number of real training
     steps with these inputs before the capture, at least 3. NCCL reduces the gradients within the graph, in buckets
-    while backward runs. The ranks compare once, in this call, which gradients they reduce and in which order.
+    while backward runs; with shard_optimizer_state it scatters them, and gathers the updated parameters. The ranks
+    compare once, in this call, which gradients they reduce and in which order.
 
     The step must do the same at every call: no .item(), no branch on values (a gradient scaler has one), no hooks that
     act on the host. Optimizers must allow a capture (`capturable=True` for Adam and its variants). RuntimeError on
     every rank, with the rank and the reason, if the step cannot be captured or the ranks cannot use NCCL together.
     All ranks must call the captured step equally often.
     """
-    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
-    if any(isinstance(entry, ShardedSteps) for entry in optimizers):
-        raise ValueError("a step whose optimizer has shard_optimizer_state=True cannot be captured")
     if not torch.cuda.is_available():
         raise RuntimeError("capture() needs a CUDA GPU, but this process has none")
     if not inputs or any(not tensor.is_cuda for tensor in inputs):
         raise ValueError("capture() needs example inputs, all on the GPU")
+    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     captured = CapturedStep(step, inputs, optimizers)
     reduces = any(isinstance(entry, ReducedSteps) for entry in optimizers)
     if reduces and core.is_initialized() and core.size() > 1:

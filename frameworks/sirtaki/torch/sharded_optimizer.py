@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from sirtaki.reduce_ops import Adasum, Max, Sum
-from sirtaki.torch.collectives.allreduce import allreduce_
 from sirtaki.torch.compression import CastCompressor, NoneCompressor
+from sirtaki.torch.gradients import direct
 from sirtaki.torch.gradients.backward import not_compiled
 from sirtaki.torch.gradients.optimizer_options import Options, parameters_of
 from sirtaki.torch.gradients.reducer import GradientReducer
@@ -272,7 +272,7 @@ class ShardedSteps:
         options = self._distributed.options
         if self._distributed.reducer is not None:
             name = f"{options.prefix}{options.first_name}.norm"
-            allreduce_(total, name=name, op=Max if is_max else Sum, process_set=options.process_set)
+            direct.allreduce(total, name, int(Max if is_max else Sum), options.group)
         return total[0] if is_max else total[0].pow(1.0 / norm_type)
 
 

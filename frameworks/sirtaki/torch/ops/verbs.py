@@ -220,20 +220,29 @@ def reducescatter(
     return _result(_submit_reducescatter(tensors, name, reduction, outputs, _as_they_are, True))
 
 
+class Pending:
+    """A request in given memory. done(): whether wait() returns at once. wait(): on the current stream of a GPU."""
+
+    def __init__(self, submitted: Submitted) -> None:
+        self._work, _, self._described = submitted
+        self.done: Callable[[], bool] = self._work.done
+
+    def wait(self) -> None:
+        self._work.wait(stream_of(self._described))
+
+
 def submit_reducescatter(
     tensors: Sequence[torch.Tensor], name: str, reduction: Reduction, outputs: Sequence[torch.Tensor]
-) -> tuple[Any, Callable[[Any], None]]:
-    """start_reducescatter without a handle: (work, what waits for it on the current stream)."""
-    work, _, described = _submit_reducescatter(tensors, name, reduction, outputs, _as_they_are, False)
-    return work, lambda work: work.wait(stream_of(described))
+) -> Pending:
+    """start_reducescatter without a handle."""
+    return Pending(_submit_reducescatter(tensors, name, reduction, outputs, _as_they_are, False))
 
 
 def submit_allgather(
     tensors: Sequence[torch.Tensor], name: str, group: int, outputs: Sequence[torch.Tensor]
-) -> tuple[Any, Callable[[Any], None]]:
-    """The same for start_allgather."""
-    work, _, described = _submit_allgather(tensors, name, group, outputs, _as_they_are, False)
-    return work, lambda work: work.wait(stream_of(described))
+) -> Pending:
+    """start_allgather without a handle."""
+    return Pending(_submit_allgather(tensors, name, group, outputs, _as_they_are, False))
 
 
 def _submit_alltoall(

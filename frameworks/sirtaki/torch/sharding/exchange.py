@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -12,7 +13,7 @@ from sirtaki.torch.gradients.optimizer_options import Options
 from sirtaki.torch.gradients.packing import gradient_of
 from sirtaki.torch.gradients.slots import SPARSE, Bucket
 from sirtaki.torch.ops import verbs
-from sirtaki.torch.ops.tensors import empty_memory
+from sirtaki.torch.ops.tensors import describe, empty_memory
 from sirtaki.torch.sharding.layout import Layout
 from sirtaki.torch.sharding.pieces import Pieces, laid_out_like
 
@@ -42,8 +43,8 @@ class ShardExchange:
 
     def send(self, bucket: Bucket) -> None:
         """Packs and submits the bucket's gradients, and puts the guards into their place. Waits for nothing."""
-        if direct.active is not None or direct.observed is not None:
-            raise RuntimeError("a step with shard_optimizer_state cannot be captured")
+        if direct.active is not None and self._options.group != 0:
+            raise RuntimeError("a step can be captured only if its gradients are reduced over all ranks")
         if bucket.slots[0].kind == SPARSE:
             raise RuntimeError(
                 f"shard_optimizer_state cannot reduce the sparse gradient of {bucket.slots[0].name}; give "
@@ -58,7 +59,7 @@ class ShardExchange:
         """Frees packed gradients. Never waits: another rank may be about to wait for this one in its backward."""
         self._sent = [transfer for transfer in self._sent if not transfer.finished]
         if self._options.free_gradients:
-            while len(self._sent) >= _PACKED and self._sent[0].work.done():
+            while len(self._sent) >= _PACKED and self._sent[0].request.done():
                 self._sent.pop(0).finish()
 
     def shard_of(self, bucket: Bucket) -> BucketShard:
@@ -86,16 +87,24 @@ class ShardExchange:
         row = empty_memory((layout.width,), like.dtype, like.device)
         rows = empty_memory((layout.elements,), like.dtype, like.device)
         torch._foreach_copy_(layout.own_pieces(row), [piece.tensor.detach() for piece in layout.pieces])
-        work, wait = verbs.submit_allgather([row], _name_of(bucket), self._options.group, [rows])
+        request = self._submit_gather(row, rows, _name_of(bucket))
 
         def finish() -> None:
-            wait(work)
+            request.wait()
             layout.unpack(rows)
             for piece in layout.pieces:
                 piece.store()
                 piece.note_written()
 
         return finish
+
+    def _submit_gather(self, row: torch.Tensor, rows: torch.Tensor, name: str) -> Any:
+        described = describe(rows, rows)
+        if direct.active is not None:
+            return direct.active.allgather(f"allgather.{name}", (row.data_ptr(), *described[1:]))
+        if direct.observed is not None:
+            direct.observed.append(direct.call_text(f"allgather.{name}", [described], direct.NOTHING))
+        return verbs.submit_allgather([row], name, self._options.group, [rows])
 
     def end_step(self) -> None:
         self._sent.clear()
@@ -127,23 +136,30 @@ class Transfer:
             shard.packed = None
         for number, slot in enumerate(bucket.slots):
             self._pack(number, None if gradients[number] is None else gradient_of(slot))
-        own = torch.ones(len(gradients), dtype=wire, device=like.device)  # which gradients this rank has
+        self._row = empty_memory((layout.width,), wire, like.device)
+        self._presence: torch.Tensor | None = None
+        self.request = self._submit(bucket.call_name(), gradients, options)
+        for piece, gradient, slot in zip(layout.pieces, gradients, bucket.slots, strict=True):
+            if gradient is not None:
+                slot.parameter.grad = piece.guard
+
+    def _submit(self, name: str, gradients: list[Any], options: Options) -> Any:
+        how, layout, described = options.reduction(), self._shard.layout, describe(self._packed, self._row)
+        if direct.active is not None:
+            return direct.active.reducescatter(name, described, how)
+        if direct.observed is not None:
+            direct.observed.append(direct.call_text(name, [described], how))
+        own = torch.ones(len(gradients), dtype=self._row.dtype, device=self._row.device)  # which ones this rank has
         if not self._all_here:
             own.copy_(torch.tensor([gradient is not None for gradient in gradients]))
-        inputs = [self._packed, own.repeat(layout.ranks)]
-        self._row = empty_memory((layout.width,), wire, like.device)
         self._presence = torch.empty_like(own)
-        outputs = [self._row, self._presence]
+        inputs, outputs = [self._packed, own.repeat(layout.ranks)], [self._row, self._presence]
         if any(not piece.parameter.is_contiguous() for piece in layout.pieces):
             # The ranks compare shapes. So another layout of a parameter's memory is an error on all ranks.
             inputs.append(own.new_empty((0, layout.digest)))
             outputs.append(own.new_empty((0, layout.digest)))
-        name = bucket.call_name().removeprefix("reducescatter.")
-        how = (*options.reduction(), options.group)
-        self.work, self._wait = verbs.submit_reducescatter(inputs, name, how, outputs)
-        for piece, gradient, slot in zip(layout.pieces, gradients, bucket.slots, strict=True):
-            if gradient is not None:
-                slot.parameter.grad = piece.guard
+        name = name.removeprefix("reducescatter.")
+        return verbs.submit_reducescatter(inputs, name, (*how, options.group), outputs)
 
     def _pack(self, number: int, gradient: torch.Tensor | None) -> None:
         layout = self._shard.layout
@@ -160,7 +176,7 @@ class Transfer:
             self.finish()
 
     def finish(self) -> None:
-        self._wait(self.work)
+        self.request.wait()
         shard, layout = self._shard, self._shard.layout
         dtype = layout.pieces[0].parameter.dtype
         if self._keeps and self._packed.dtype == dtype:
@@ -171,12 +187,14 @@ class Transfer:
         else:
             shard.reduced.copy_(self._row)
         self.finished = True
-        del self._packed, self._row, self._wait, self.work  # the work keeps their memory
+        del self._packed, self._row, self.request  # the request keeps their memory
 
     def unpack(self, bucket: Bucket) -> None:
         """Gives each piece its gradient, unless no rank has one."""
         shard = self._shard
-        present = [True] * len(bucket.slots) if self._all_here else (self._presence != 0).tolist()
+        # Ranks cannot exchange in a captured step which of them have a gradient. So every rank gets one.
+        presence = None if self._all_here else self._presence
+        present = [True] * len(bucket.slots) if presence is None else presence.bool().tolist()
         shard.present = any(present)
         parts = shard.layout.own_pieces(shard.reduced)
         for piece, slot, found, part in zip(shard.layout.pieces, bucket.slots, present, parts, strict=True):
