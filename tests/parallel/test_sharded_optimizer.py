@@ -101,3 +101,35 @@ def test_channels_last_and_process_sets(rank_count):
                 optimizer.step()
         check_same_bits(model, expected)
     hvd.remove_process_set(alone)
+
+
+@ranks(2)
+def test_parameters_that_come_go_and_change_hands(rank_count):
+    """A group that is added, a parameter that is replaced, memory that is replaced, a second optimizer."""
+
+    def run(model, optimizer):
+        train(model, optimizer, range(3))
+        optimizer.add_param_group({"params": list(model.b.parameters()), "lr": 0.05})
+        train(model, optimizer, range(3, 6))
+        model.last.weight.data = model.last.weight.data.clone()
+        old = model.last.bias
+        model.last.bias = torch.nn.Parameter(old.detach() + 1)
+        parameters = optimizer.param_groups[0]["params"]
+        parameters[[id(p) for p in parameters].index(id(old))] = model.last.bias
+        train(model, optimizer, range(6, 9))
+
+    def without_b(model):
+        return torch.optim.Adam([p for name, p in model.named_parameters() if not name.startswith("b.")], 1e-2)
+
+    model, expected = SmallNet(), SmallNet()
+    optimizer = sharded(model, without_b)
+    run(model, optimizer)
+    run(expected, distributed(expected, without_b))
+    check_same_bits(model, expected)
+    held = {id(tensor) for tensor in optimizer.state}
+    assert held <= {id(piece.tensor) for piece in optimizer._distributed.sharding.pieces.all()}
+
+    second = distributed(model)
+    train(model, second, range(1))
+    with pytest.raises(RuntimeError, match="another DistributedOptimizer, made later, has some of these parameters"):
+        optimizer.step()

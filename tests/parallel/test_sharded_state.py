@@ -126,7 +126,7 @@ def test_wrong_state_dicts_are_refused_on_all_ranks(rank_count):
     check("nothing", "load_state_dict on rank 0: a state_dict has 'state' and 'param_groups', got str nothing")
     check({} if mine else saved, "load_state_dict on rank 1: a state_dict has")
     one_group = {**saved, "param_groups": saved["param_groups"][:1]}
-    check(one_group, r"has groups of \[4\] parameters, the optimizer has groups of \[4, 6\]")
+    check(one_group, r"has groups of \[4\] parameters, the optimizer has groups of \[4, 7\]")
     other_shape = copy.deepcopy(saved)
     other_shape["state"][0]["exp_avg"] = torch.zeros(3, 4)
     check(other_shape, r"exp_avg of shape \(3, 4\) for first.weight, whose shape is \(65, 37\)")

@@ -47,7 +47,7 @@ class Attachment:
     def active(self, optimizer: torch.optim.Optimizer) -> GradientReducer | None:
         """The reducer, made when first needed; None while this rank has nobody to reduce with."""
         if self.reducer is None and self.options.op != Adasum and self._has_peers():
-            shards = None if self.sharding is None else self.sharding.exchange
+            shards = None if self.sharding is None else self.sharding.exchange_of(self.options.process_set)
             self.reducer = GradientReducer(optimizer.param_groups, self.options, shards)
             weakref.finalize(optimizer, self.reducer.close).atexit = False
         return self.reducer

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from sirtaki.process_sets import ProcessSet
 from sirtaki.reduce_ops import Adasum, Max, Sum
 from sirtaki.torch.compression import CastCompressor, NoneCompressor
 from sirtaki.torch.gradients import direct
@@ -33,9 +34,14 @@ class Sharding:
         self.pieces = Pieces(process_set, *ranks)
         self.exchange = ShardExchange(self.pieces, options)
 
-    @property
-    def is_alone(self) -> bool:
-        return self.pieces.ranks == 1
+    def exchange_of(self, process_set: ProcessSet) -> ShardExchange:
+        """RuntimeError if the set has other ranks than when the state was divided."""
+        if (self.pieces.ranks, self.pieces.rank) != (process_set.size(), process_set.rank()):
+            raise RuntimeError(
+                f"the optimizer's state was divided among {self.pieces.ranks} ranks, and the process set has "
+                f"{process_set.size()} now. Make the optimizer again, and load its state"
+            )
+        return self.exchange
 
     def names(self, count: int) -> list[str]:
         """Of so many parameters, without those of another optimizer."""
@@ -85,6 +91,11 @@ class ShardedSteps:
     def _update_pieces(self) -> None:
         sharding, reducer = self._distributed.sharding, self._distributed.active(self)
         if reducer is not None:
+            if reducer.shares_parameters:
+                raise RuntimeError(
+                    "another DistributedOptimizer, made later, has some of these parameters; with "
+                    "shard_optimizer_state a parameter belongs to one optimizer"
+                )
             self._prepare_step(reducer)
         pieces = sharding.pieces_of(self)
         with torch.no_grad():
@@ -116,7 +127,8 @@ class ShardedSteps:
 
     def _update(self, pieces: Sequence[Piece]) -> None:
         """The wrapped class's own step on these pieces."""
-        by_parameter = {id(piece.parameter): piece for piece in pieces if len(piece) and piece.gradient is not None}
+        ready = [piece for piece in pieces if piece.is_updated and piece.gradient is not None]
+        by_parameter = {id(piece.parameter): piece for piece in ready}
         if not by_parameter:
             return
         for piece in by_parameter.values():

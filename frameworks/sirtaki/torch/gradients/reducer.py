@@ -59,6 +59,11 @@ class GradientReducer:
         """Of all parameters that had a gradient on some rank."""
         return self.table.buckets
 
+    @property
+    def shares_parameters(self) -> bool:
+        """Whether a later reducer has taken over some of the parameters."""
+        return bool(self._members.others())
+
     def adopt(self, groups: list[dict[str, Any]]) -> None:
         """Adds the optimizer's parameters that are new or no longer frozen; releases those that it no longer has."""
         self._members.adopt(groups)

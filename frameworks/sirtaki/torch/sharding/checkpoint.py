@@ -66,15 +66,14 @@ def sharded(groups: Sequence[dict[str, Any]], pieces: dict[str, Piece], states: 
     found: dict[str, Any] = {}
     for name, piece in pieces.items():
         held = states.get(piece.tensor, {})
-        entries = {key: _part(piece, key, value) for key, value in held.items()}
         if piece.has_master:
-            entries[MASTER] = ShardTensor.of(piece, piece.tensor.detach())
-        if entries and len(piece):
-            found[name] = entries
+            held = {**held, MASTER: piece.tensor.detach()}
+        if held and piece.is_updated:
+            found[name] = {key: _part(piece, key, value) for key, value in held.items()}
     listed = enumerate(groups)
     options = {str(n): {key: value for key, value in group.items() if key != "params"} for n, group in listed}
     return {"state": found, "param_groups": options}
 
 
 def _part(piece: Piece, key: str, value: Any) -> Any:
-    return ShardTensor.of(piece, value) if is_divided(key, value, piece.tensor) else value
+    return ShardTensor.of(piece, value) if is_divided(key, value, piece.tensor) and len(piece) else value

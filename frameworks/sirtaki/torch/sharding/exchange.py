@@ -14,7 +14,7 @@ from sirtaki.torch.gradients.packing import gradient_of
 from sirtaki.torch.gradients.slots import SPARSE, Bucket
 from sirtaki.torch.ops import verbs
 from sirtaki.torch.ops.tensors import describe, empty_memory
-from sirtaki.torch.sharding.layout import Layout
+from sirtaki.torch.sharding.layout import Layout, copy_all
 from sirtaki.torch.sharding.pieces import Pieces, laid_out_like
 
 GATHERS = 2  # buckets that are gathered while the next one is updated; each needs memory of its size
@@ -86,7 +86,7 @@ class ShardExchange:
         like = layout.pieces[0].parameter
         row = empty_memory((layout.width,), like.dtype, like.device)
         rows = empty_memory((layout.elements,), like.dtype, like.device)
-        torch._foreach_copy_(layout.own_pieces(row), [piece.tensor.detach() for piece in layout.pieces])
+        copy_all(layout.own_pieces(row), [piece.tensor.detach() for piece in layout.pieces])
         request = self._submit_gather(row, rows, _name_of(bucket))
 
         def finish() -> None:
@@ -165,10 +165,11 @@ class Transfer:
         layout = self._shard.layout
         places = layout.places(self._packed, number)
         if gradient is None:
-            torch._foreach_zero_(places)
+            for place in places:
+                place.zero_()
             return
         elements = laid_out_like(gradient.detach(), layout.pieces[number].parameter)
-        torch._foreach_copy_(places, layout.parts(elements, number))
+        copy_all(places, layout.parts(elements, number))
 
     def wait(self, stream: int | None = None) -> None:
         """Until the pieces are reduced."""

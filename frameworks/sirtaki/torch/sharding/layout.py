@@ -12,6 +12,12 @@ import torch
 from sirtaki.torch.sharding.pieces import Piece, flat
 
 
+def copy_all(places: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+    """Tiny parameters may have no elements on a rank."""
+    if places:
+        torch._foreach_copy_(places, values)
+
+
 class Layout:
     """Equal on all ranks. width: elements of a row."""
 
@@ -64,7 +70,7 @@ class Layout:
         numbers = range(len(self.pieces))
         places = [place for n in numbers for place in self._others(self.places(memory, n))]
         parts = [part for n in numbers for part in self._others(self.parts(flat(self.pieces[n].parameter), n))]
-        torch._foreach_copy_(parts, places)
+        copy_all(parts, places)
 
     def _others(self, found: list[torch.Tensor]) -> list[torch.Tensor]:
         """Without this rank's chunk. found: of one parameter; full chunks are rows, the rest is flat."""

@@ -64,6 +64,11 @@ class Piece:
     def __len__(self) -> int:
         return self.stop - self.start
 
+    @property
+    def is_updated(self) -> bool:
+        """Whether this rank's optimizer has it: not if other ranks have all elements."""
+        return len(self) > 0 or self.parameter.numel() == 0
+
     def _own(self) -> torch.Tensor:
         return flat(self.parameter)[self.start : self.stop]
 

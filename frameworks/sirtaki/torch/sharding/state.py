@@ -31,7 +31,7 @@ def take_whole(states: dict[Any, Any], piece: Piece, whole: dict[str, Any]) -> N
     if master is not None and piece.has_master:
         piece.tensor.copy_(_own_part(piece, master))
         piece.note_loaded()
-    if not len(piece):
+    if not piece.is_updated:
         return
     for key, value in taken.items():
         if is_divided(key, value, piece.parameter):
