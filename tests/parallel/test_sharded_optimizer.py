@@ -111,7 +111,11 @@ def test_parameters_that_come_go_and_change_hands(rank_count):
         train(model, optimizer, range(3))
         optimizer.add_param_group({"params": list(model.b.parameters()), "lr": 0.05})
         train(model, optimizer, range(3, 6))
-        model.last.weight.data = model.last.weight.data.clone()
+        model.last.requires_grad_(False)
+        model.last.weight.data = model.last.weight.data + 1  # other memory, of a parameter without gradient in a bucket
+        train(model, optimizer, range(20, 22))
+        model.last.requires_grad_(True)
+        model.first.weight.data = model.first.weight.data.clone()
         old = model.last.bias
         model.last.bias = torch.nn.Parameter(old.detach() + 1)
         parameters = optimizer.param_groups[0]["params"]

@@ -52,12 +52,13 @@ def test_parameters_of_16_bits_get_master_weights(rank_count):
         step_of_reference(step)
         train(again, resumed, [step])
     check_same_bits(again, rounded)
-    with torch.no_grad():
-        again.first.weight.zero_()  # the master weights follow what the program writes
+    again.first.weight.data.zero_()  # the master weights follow what the program writes, and what a collective writes
+    again.a.weight.data.fill_(hvd.rank())
+    hvd.broadcast_parameters(again.state_dict(), root_rank=hvd.size() - 1)
     resumed.zero_grad()
     resumed.param_groups[0]["lr"] = resumed.param_groups[1]["lr"] = 0.0
     train(again, resumed, [30])
-    assert not again.first.weight.any()
+    assert not again.first.weight.any() and (again.a.weight == hvd.size() - 1).all()
 
 
 @ranks(2)

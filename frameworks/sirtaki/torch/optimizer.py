@@ -30,7 +30,8 @@ from sirtaki.torch.gradients.optimizer_options import (
 )
 from sirtaki.torch.gradients.reducer import GradientReducer
 from sirtaki.torch.parameter_check import described
-from sirtaki.torch.sharded_optimizer import ShardedSteps, Sharding, check_options, checked_flag
+from sirtaki.torch.sharded_optimizer import ShardedSteps, Sharding
+from sirtaki.torch.sharding.options import check_options, checked_flag
 
 
 class Attachment:

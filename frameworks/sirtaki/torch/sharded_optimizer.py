@@ -12,16 +12,14 @@ from typing import Any
 import torch
 
 from sirtaki.process_sets import ProcessSet
-from sirtaki.reduce_ops import Adasum, Max, Sum
-from sirtaki.torch.compression import CastCompressor, NoneCompressor
+from sirtaki.reduce_ops import Max, Sum
 from sirtaki.torch.gradients import direct
 from sirtaki.torch.gradients.backward import not_compiled
 from sirtaki.torch.gradients.optimizer_options import Options, parameters_of
 from sirtaki.torch.gradients.reducer import GradientReducer
 from sirtaki.torch.sharding import checkpoint, state
-from sirtaki.torch.sharding.elementwise import check_elementwise
 from sirtaki.torch.sharding.exchange import GATHERS, ShardExchange
-from sirtaki.torch.sharding.pieces import Piece, Pieces, check_divisible, laid_out_like
+from sirtaki.torch.sharding.pieces import Piece, Pieces, laid_out_like
 
 
 class Sharding:
@@ -99,8 +97,6 @@ class ShardedSteps:
             self._prepare_step(reducer)
         pieces = sharding.pieces_of(self)
         with torch.no_grad():
-            for piece in pieces:
-                piece.follow_parameter()
             if reducer is None:
                 self._step_alone(pieces)
             else:
@@ -113,7 +109,6 @@ class ShardedSteps:
         self._update(pieces)
         for piece in pieces:
             piece.store()
-            piece.note_written()
 
     def _step_buckets(self, reducer: GradientReducer, exchange: ShardExchange) -> None:
         gathers: list[Callable[[], None]] = []
@@ -127,15 +122,17 @@ class ShardedSteps:
 
     def _update(self, pieces: Sequence[Piece]) -> None:
         """The wrapped class's own step on these pieces."""
+        for piece in pieces:
+            piece.follow_parameter()
         ready = [piece for piece in pieces if piece.is_updated and piece.gradient is not None]
         by_parameter = {id(piece.parameter): piece for piece in ready}
         if not by_parameter:
             return
-        for piece in by_parameter.values():
+        for piece in ready:
             piece.give_gradient()
         with self._groups_of(by_parameter):
             self._step_of_class()
-        for piece in by_parameter.values():
+        for piece in ready:
             piece.drop_gradient()
 
     @contextlib.contextmanager
@@ -227,8 +224,6 @@ class ShardedSteps:
         """
         for number, group in enumerate(self.param_groups):
             group.update(state_dict["param_groups"][str(number)])
-        for piece in self._distributed.sharding.pieces_of(self):
-            piece.note_loaded()
 
     def _make_state(self, pieces: Sequence[Piece]) -> None:
         """By a step that changes no parameter."""
@@ -286,26 +281,3 @@ class ShardedSteps:
             name = f"{options.prefix}{options.first_name}.norm"
             direct.allreduce(total, name, int(Max if is_max else Sum), options.group)
         return total[0] if is_max else total[0].pow(1.0 / norm_type)
-
-
-def check_options(optimizer: torch.optim.Optimizer, options: Options, kind: type) -> None:
-    """ValueError, with the value, for what does not work with shard_optimizer_state. kind: the user's own class."""
-    with_it = "cannot be combined with shard_optimizer_state=True"
-    if options.op == Adasum:
-        raise ValueError(f"op=Adasum {with_it}: it combines whole updates")
-    if options.groups or options.group_count:
-        raise ValueError(f"groups={options.groups or options.group_count} {with_it}: buckets are made by size")
-    compression = options.compression
-    casts = isinstance(compression, type) and issubclass(compression, (CastCompressor, NoneCompressor))
-    if not casts:
-        raise ValueError(f"compression={compression!r} {with_it}: only Compression.none, .fp16 and .bf16 can")
-    check_elementwise(optimizer, kind)
-    for number, parameter in enumerate(parameters_of(optimizer)):
-        check_divisible(parameter, options.name_of(number))
-
-
-def checked_flag(name: str, value: Any) -> bool:
-    """ValueError unless it is True or False."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, got {value!r}")
-    return value

@@ -94,7 +94,6 @@ class ShardExchange:
             layout.unpack(rows)
             for piece in layout.pieces:
                 piece.store()
-                piece.note_written()
 
         return finish
 

@@ -59,7 +59,6 @@ class Piece:
         self.gradient: torch.Tensor | None = None
         self.guard = GuardedGradient.of(self)
         self._address = parameter.data_ptr()
-        self._version = parameter._version
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -73,25 +72,17 @@ class Piece:
         return flat(self.parameter)[self.start : self.stop]
 
     def follow_parameter(self) -> None:
-        """Before a step: takes over what the program has written into the parameter, also if it has new memory."""
-        parameter = self.parameter
+        """Before a step: takes over what the program has written into the parameter, or its new memory.
+
+        Master weights are compared each time. No count of writes shows those through `.data` or by a collective.
+        """
         if self.has_master:
-            if parameter._version != self._version or parameter.data_ptr() != self._address:
-                own = self._own()
-                kept = self.tensor.to(own.dtype) == own
-                self.tensor.copy_(torch.where(kept, self.tensor, own.to(self.tensor.dtype)))
-        elif parameter.data_ptr() != self._address:
+            own = self._own()
+            kept = self.tensor.to(own.dtype) == own
+            self.tensor.copy_(torch.where(kept, self.tensor, own.to(self.tensor.dtype)))
+        elif self.parameter.data_ptr() != self._address:
             self.tensor.data = self._own()
-        self.note_written()
-
-    def note_written(self) -> None:
-        """The parameter holds what the optimizer has made."""
-        self._address = self.parameter.data_ptr()
-        self._version = self.parameter._version
-
-    def note_loaded(self) -> None:
-        """The master weights come from a checkpoint: they count where they fit the parameter."""
-        self._version = -1
+            self._address = self.parameter.data_ptr()
 
     def store(self) -> None:
         """Writes the master weights into the parameter's own elements."""

@@ -30,7 +30,6 @@ def take_whole(states: dict[Any, Any], piece: Piece, whole: dict[str, Any]) -> N
     master = taken.pop(MASTER, None)
     if master is not None and piece.has_master:
         piece.tensor.copy_(_own_part(piece, master))
-        piece.note_loaded()
     if not piece.is_updated:
         return
     for key, value in taken.items():
