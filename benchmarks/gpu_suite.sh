@@ -1,6 +1,7 @@
 #!/bin/bash
 # All that is measured on the GPUs of one host, with as many ranks as there are GPUs: the tests for GPUs, training beside
-# torch's own ways, collectives beside NCCL, and a rank that is killed. Ends with one table of figures and goals.
+# torch's own ways, sharded optimizers, collectives beside NCCL, and a rank that is killed. Ends with one table of figures
+# and goals.
 #
 #   bash benchmarks/gpu_suite.sh [folder for logs and JSON] [ranks]
 #
@@ -25,6 +26,15 @@ train() { # name, then flags of synthetic_benchmark.py
   grep -A12 "^In one run" "$out/$name.log" || tail -15 "$out/$name.log"
 }
 
+gpt2() { # name, then flags of gpt2_synthetic.py
+  local name=$1
+  shift
+  echo "== $name"
+  launch examples/gpt2_synthetic.py --batch-size 8 --sequence-length 512 --rounds 5 --steps 8 "$@" >"$out/$name.log" 2>&1 ||
+    failed=1
+  tail -8 "$out/$name.log"
+}
+
 if [ "${SIRTAKI_SUITE_TESTS:-1}" = 1 ]; then
   echo "== tests"
   timeout 500 python3 -m pytest -q -rf tests/parallel/test_gpu_*.py >"$out/tests.log" 2>&1 || failed=1
@@ -39,5 +49,8 @@ train resnet50-float32 --model resnet50 --batch-size 64 --dtype float32 --channe
 train vgg16-bfloat16 --model vgg16 --batch-size 32 --dtype bfloat16 --channels-last
 train encoder-bfloat16 --model bert-large --batch-size 8 --dtype bfloat16
 train encoder-bfloat16-wire --model bert-large --batch-size 8 --dtype bfloat16 --bf16-allreduce
+gpt2 gpt2-float32 --modes sirtaki sharded captured sharded-captured ddp zero
+gpt2 gpt2-bfloat16 --modes sirtaki sharded captured sharded-captured ddp zero --dtype bfloat16
+gpt2 gpt2-bfloat16-freed --modes sirtaki sharded --dtype bfloat16 --free-gradients
 python3 benchmarks/gpu_targets.py "$out"/*.json --json "$out/targets.json" || failed=1
 exit "$failed"

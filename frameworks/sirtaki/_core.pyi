@@ -319,6 +319,10 @@ class DirectNccl:
     def allreduce(
         self, tensors: Sequence[Tensor], op: int, prescale: float, postscale: float, wire: int = -1
     ) -> None: ...
+    def reducescatter(self, tensor: Tensor, op: int, prescale: float, postscale: float) -> None:
+        """Reads as many equal parts as ranks, with the described shape in all; writes this rank's reduced part."""
+    def allgather(self, tensor: Tensor) -> None:
+        """Reads this rank's part; writes all parts, with the described shape in all."""
     def check(self) -> None:
         """Raises an error that NCCL has found since the last call."""
 

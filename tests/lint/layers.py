@@ -46,7 +46,7 @@ CPP = {  # rooms in collectives/, the lowest first
 }
 
 LAUNCH = tuple(f"sirtaki/launch/{room}" for room in ("protocol", "command_line", "remote", "worker", "job"))
-TORCH = tuple(f"sirtaki/torch/{room}" for room in ("compression", "ops", "collectives", "gradients"))
+TORCH = tuple(f"sirtaki/torch/{room}" for room in ("compression", "ops", "collectives", "gradients", "sharding"))
 TENSORFLOW = tuple(
     f"sirtaki/tensorflow/{room}"
     for room in ("compression", "ops", "collectives", "gradients", "functions", "parameter_check")
@@ -74,6 +74,7 @@ PYTHON = {  # packages in frameworks/, and modules that stand below their packag
     "sirtaki/torch/ops": ("sirtaki",),
     "sirtaki/torch/collectives": ("sirtaki", *TORCH[:2]),
     "sirtaki/torch/gradients": ("sirtaki", *TORCH[:3]),
+    "sirtaki/torch/sharding": ("sirtaki", *TORCH[:4]),
     "sirtaki/torch/process_group": ("sirtaki", "sirtaki/starters", "sirtaki/torch/ops"),
     "sirtaki/torch_backend": ("sirtaki", "sirtaki/torch/process_group"),
     "sirtaki/torch": ("sirtaki", *TORCH, "sirtaki/torch_backend"),

@@ -5,8 +5,10 @@ import contextlib
 import pytest
 import torch
 from ranks import ranks
+from sharded_training import SmallNet, check_same_bits, data, distributed, sharded
 
 import sirtaki.torch as hvd
+from sirtaki.native import core
 from sirtaki.torch import captured
 from sirtaki.torch.gradients import buckets, direct
 from sirtaki.torch.ops.tensors import DTYPE_NUMBERS
@@ -14,6 +16,9 @@ from sirtaki.torch.ops.tensors import DTYPE_NUMBERS
 
 class NoStream:
     def wait_stream(self, other: object) -> None:
+        pass
+
+    def wait_event(self, event: object) -> None:
         pass
 
 
@@ -34,8 +39,34 @@ class Communicator:
         pass
 
 
+class NoEvent:
+    def record(self, stream: object) -> None:
+        pass
+
+
+class EngineCommunicator(Communicator):
+    """NCCL's part by the engine, in host memory."""
+
+    def allreduce(self, tensors: list, op: int, prescale: float, postscale: float, wire: int) -> None:
+        self.calls.append("allreduce")
+        core.submit(core.VERBS["allreduce"], f"allreduce.{len(self.calls)}", tensors, op=op).wait()
+
+    def reducescatter(self, tensor: tuple, op: int, prescale: float, postscale: float) -> None:
+        self._submit("reducescatter", tensor, 1 / hvd.size(), op=op, prescale=prescale, postscale=postscale)
+
+    def allgather(self, tensor: tuple) -> None:
+        address, out, dtype, (elements,), device = tensor
+        self._submit("allgather", (address, out, dtype, (elements // hvd.size(),), device), hvd.size())
+
+    def _submit(self, verb: str, tensor: tuple, factor: float, **how: float) -> None:
+        self.calls.append(verb)
+        room = int(tensor[3][0] * 4 * factor)
+        core.submit(core.VERBS[verb], f"{verb}.{len(self.calls)}", [tensor], rooms=[room], **how).wait()
+
+
 @pytest.fixture
 def no_cuda(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", NoEvent)
     for name in ("current_stream", "Stream"):
         monkeypatch.setattr(torch.cuda, name, lambda *a, **k: NoStream())
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
@@ -118,3 +149,40 @@ def test_a_captured_step_casts_on_the_way(rank_count, no_cuda):
         wire = DTYPE_NUMBERS[torch.bfloat16] if casts else direct.OWN_DTYPE
         assert communicator.dtypes == ({DTYPE_NUMBERS[own]}, wire)
     hvd.barrier()
+
+
+@ranks(2, 3)
+def test_a_captured_step_with_a_sharded_optimizer(rank_count, no_cuda, monkeypatch):
+    """Gradients are scattered in backward, and updated pieces gathered in the step; the results are those of eager
+    steps.
+    """
+    monkeypatch.setattr(buckets, "BUCKET_BYTES", {"cpu": 2000})
+    for free, clips in ((False, False), (True, True)):
+        model, expected = SmallNet(), SmallNet()
+        model.never.requires_grad_(False)
+        x = data(0)
+        optimizer = sharded(model, free_gradients=free)
+
+        def step(x: torch.Tensor, model=model, optimizer=optimizer, clips=clips) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            if clips:
+                optimizer.clip_grad_norm(1e9)
+            optimizer.step()
+            return loss
+
+        made, communicator = captured.CapturedStep(step, (x,), [optimizer]), EngineCommunicator()
+        made._reduction = direct.DirectReduction(communicator, NoStream())
+        made._record(3)
+        count = len(optimizer._distributed.reducer.buckets)
+        assert (
+            count > 2
+            and communicator.calls == (["reducescatter"] * count + ["allreduce"] * clips + ["allgather"] * count) * 2
+        )
+        reference = distributed(expected)
+        for _ in range(4):  # two by the engine, one before the graph, and the one that is recorded
+            step(x, expected, reference, False)
+        check_same_bits(model, expected)
+
+        hvd.barrier()

@@ -14,11 +14,11 @@ from sirtaki.torch.optimizer import Attachment
 pytestmark = needs_gpu
 
 
-def training(gpu: torch.device, lr: float | torch.Tensor = 0.1, compression: type = hvd.Compression.none):
+def training(gpu: torch.device, lr: float | torch.Tensor = 0.1, **options):
     torch.manual_seed(5)
     net = torch.nn.Sequential(torch.nn.Linear(20, 300), torch.nn.ReLU(), torch.nn.Linear(300, 4)).to(gpu)
     optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9)
-    optimizer = hvd.DistributedOptimizer(optimizer, net.named_parameters(), compression=compression)
+    optimizer = hvd.DistributedOptimizer(optimizer, net.named_parameters(), **options)
 
     def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
@@ -41,18 +41,21 @@ def test_gpu_captured_step_trains_as_the_step(rank_count, monkeypatch):
     gpu = own_gpu()
     monkeypatch.setattr(Attachment, "_has_peers", lambda self: True)
     data = batches(gpu, 6)
-    for compression in (hvd.Compression.none, hvd.Compression.bf16):
-        net, _, step = training(gpu, compression=compression)
+    shards = {"shard_optimizer_state": True}
+    cases = {}, {"compression": hvd.Compression.bf16}, shards, {**shards, "free_gradients": True}
+    for options in cases:
+        net, _, step = training(gpu, **options)
         expected = [step(*batch).item() for batch in [data[0]] * 3 + data]
         eager = [parameter.detach().clone() for parameter in net.parameters()]
 
-        net, optimizer, step = training(gpu, compression=compression)
+        net, optimizer, step = training(gpu, **options)
         captured = capturing.CapturedStep(step, data[0], [optimizer])
         captured._reduction = direct.connect(gpu.index)
         captured._record(3)
         losses = [captured(*batch).item() for batch in data]
         assert losses == pytest.approx(expected[3:], rel=1e-3)
-        assert len(captured._reduction.calls) == 1, captured._reduction.calls
+        calls = 2 if "shard_optimizer_state" in options else 1  # a reducescatter and an allgather, or an allreduce
+        assert len(captured._reduction.calls) == calls, captured._reduction.calls
         for parameter, right in zip(net.parameters(), eager, strict=True):
             assert torch.allclose(parameter, right, atol=1e-4)
         with pytest.raises(ValueError, match=r"input 0 was captured as \(8, 20\)"):

@@ -42,7 +42,7 @@ def reference(rank_count: int, steps: int) -> list[torch.Tensor]:
     return [parameter.detach() for parameter in net.parameters()]
 
 
-def train(compression: type, layout: torch.memory_format, steps: int = 3) -> list[torch.Tensor]:
+def train(compression: type, layout: torch.memory_format, sharded: bool = False) -> list[torch.Tensor]:
     gpu = own_gpu()
     net = small_net().to(gpu).to(memory_format=layout)
     if hvd.rank() > 0:
@@ -51,8 +51,9 @@ def train(compression: type, layout: torch.memory_format, steps: int = 3) -> lis
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
     hvd.broadcast_parameters(net.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-    optimizer = hvd.DistributedOptimizer(optimizer, net.named_parameters(), compression=compression)
-    for step in range(steps):
+    options = {"compression": compression, "shard_optimizer_state": sharded}
+    optimizer = hvd.DistributedOptimizer(optimizer, net.named_parameters(), **options)
+    for step in range(3):
         images, labels = batch_of(hvd.rank(), step)
         optimizer.zero_grad()
         F.cross_entropy(net(images.to(gpu)), labels.to(gpu)).backward()
@@ -69,8 +70,9 @@ def test_gpu_training_equals_one_process(rank_count):
             (hvd.Compression.fp16, 1e-3),
             (hvd.Compression.bf16, 1e-2),
         ):
-            for got, right in zip(train(compression, layout), expected, strict=True):
-                assert (got - right).abs().max() < limit, (compression.__name__, layout)
+            for sharded in (False, True):
+                for got, right in zip(train(compression, layout, sharded), expected, strict=True):
+                    assert (got - right).abs().max() < limit, (compression.__name__, layout, sharded)
 
 
 @ranks(2)

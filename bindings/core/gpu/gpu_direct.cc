@@ -46,21 +46,46 @@ class DirectNccl {
       kinds[static_cast<DType>(dtype)].push_back(
           {reinterpret_cast<const void*>(in), reinterpret_cast<void*>(out), element_count(shape)});
     }
-    const auto asked = static_cast<ReduceOp>(op);
-    const bool averages = asked == ReduceOp::kAverage;
     for (const auto& [dtype, segments] : kinds) {
-      const Reduction reduction{dtype, averages ? ReduceOp::kSum : asked, prescale, postscale, averages ? size_ : 1};
-      if (!nccl_->can_reduce(reduction)) {
-        throw Error(ErrorKind::kPrecondition,
-                    "NCCL alone cannot reduce " + std::string(name_of(dtype)) + " with " + std::string(name_of(asked)));
-      }
+      const Reduction reduction = reduction_of(dtype, op, prescale, postscale);
       finish(nccl_->allreduce(reduction, segments, wire < 0 ? std::nullopt : std::optional(static_cast<DType>(wire))));
     }
+  }
+
+  // Reads a tensor with one row for each rank, and writes this rank's reduced row.
+  void reducescatter(const PyTensor& tensor, int op, double prescale, double postscale) {
+    const auto& [in, out, dtype, shape, device] = tensor;
+    const std::vector<std::int64_t> counts = rows_of(element_count(shape));
+    const Spread spread{reinterpret_cast<const void*>(in), reinterpret_cast<void*>(out), counts};
+    finish(nccl_->reducescatter(reduction_of(static_cast<DType>(dtype), op, prescale, postscale), spread));
+  }
+
+  // Reads this rank's row, and writes a tensor with one row for each rank; `tensor` describes the latter.
+  void allgather(const PyTensor& tensor) {
+    const auto& [in, out, dtype, shape, device] = tensor;
+    const std::vector<std::int64_t> counts = rows_of(element_count(shape));
+    const Spread spread{reinterpret_cast<const void*>(in), reinterpret_cast<void*>(out), counts};
+    finish(nccl_->allgather(size_of(static_cast<DType>(dtype)), spread));
   }
 
   void check() { nccl_->check_queued(); }
 
  private:
+  Reduction reduction_of(DType dtype, int op, double prescale, double postscale) const {
+    const auto asked = static_cast<ReduceOp>(op);
+    const bool averages = asked == ReduceOp::kAverage;
+    const Reduction reduction{dtype, averages ? ReduceOp::kSum : asked, prescale, postscale, averages ? size_ : 1};
+    if (!nccl_->can_reduce(reduction)) {
+      throw Error(ErrorKind::kPrecondition,
+                  "NCCL alone cannot reduce " + std::string(name_of(dtype)) + " with " + std::string(name_of(asked)));
+    }
+    return reduction;
+  }
+
+  std::vector<std::int64_t> rows_of(std::int64_t elements) const {
+    return std::vector<std::int64_t>(static_cast<std::size_t>(size_), elements / size_);
+  }
+
   int size_;
   std::unique_ptr<NcclCollectives> nccl_;
 };
@@ -102,6 +127,9 @@ void bind_gpu_direct(py::module_& module) {
            py::arg("size"), py::arg("device"), py::arg("stream"), py::arg("kernels"), Release())
       .def("allreduce", &DirectNccl::allreduce, py::arg("tensors"), py::arg("op"), py::arg("prescale"),
            py::arg("postscale"), py::arg("wire") = -1, Release())
+      .def("reducescatter", &DirectNccl::reducescatter, py::arg("tensor"), py::arg("op"), py::arg("prescale"),
+           py::arg("postscale"), Release())
+      .def("allgather", &DirectNccl::allgather, py::arg("tensor"), Release())
       .def("check", &DirectNccl::check);
 }
 

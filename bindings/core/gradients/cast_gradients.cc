@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "core/bindings.h"
+#include "core/tensors/tensor_member.h"
+#include "core/tensors/tensor_reader.h"
 #include "gradients.h"
 #include "math/kernels.h"
-#include "tensor_member.h"
-#include "tensor_reader.h"
 
 namespace sirtaki {
 namespace {

@@ -75,6 +75,16 @@ def check_devices(**devices: Any) -> None:
             raise ValueError(f"{name} must be a string, got {device!r}; pass the arguments after it by keyword")
 
 
+def check_unsharded(shard_optimizer_state: Any) -> None:
+    """ValueError, with the reason, if a Keras or TensorFlow optimizer is to divide its state."""
+    if shard_optimizer_state is not False:
+        raise ValueError(
+            f"shard_optimizer_state={shard_optimizer_state!r} works with sirtaki.torch.DistributedOptimizer only: a "
+            "Keras or TensorFlow optimizer makes its state as whole variables of the model's shapes, and compiled "
+            "steps refer to them"
+        )
+
+
 def check_not_negative(name: str, value: Any) -> None:
     """ValueError unless value is None or a number that is not below 0."""
     if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Real) or not value >= 0):  # type: ignore[operator]  # Real has >=

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sirtaki.checks.arguments import Groups, check_devices, checked_groups
+from sirtaki.checks.arguments import Groups, check_devices, check_unsharded, checked_groups
 from sirtaki.compression import Compressor, NoneCompressor
 from sirtaki.keras import generations
 from sirtaki.keras.attachment import Attachment, attach, attachment_of, checked_key
@@ -71,6 +71,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     average_aggregated_gradients: bool = False,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
+    shard_optimizer_state: bool = False,
 ) -> Any:
     """Makes the Keras optimizer reduce its gradients over the ranks of the process set, and returns it.
 
@@ -84,7 +85,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     Sum. backward_passes_per_step: sums the gradients of that many calls of apply() (average_aggregated_gradients:
     averages) for one update; it becomes Keras's gradient_accumulation_steps. groups: a number of groups, or lists of
     variables; each group is one request. scale_local_gradients: divides the gradients of variables given to
-    register_local_var() by the number of ranks.
+    register_local_var() by the number of ranks. shard_optimizer_state: False; only sirtaki.torch has it.
 
     A rank outside the process set reduces nothing. Before init, and for wrong arguments: ValueError with the value. The
     order of arguments is that of horovod.keras; sirtaki.tensorflow.keras has that of horovod.tensorflow.keras.
@@ -113,8 +114,10 @@ def distributed(
     average_aggregated_gradients: bool,
     process_set: ProcessSet,
     scale_local_gradients: bool,
+    shard_optimizer_state: bool = False,
 ) -> Any:
     """What DistributedOptimizer does, for each order of its arguments."""
+    check_unsharded(shard_optimizer_state)
     check_devices(device_dense=device_dense, device_sparse=device_sparse)
     generation = generations.load()
     if not isinstance(optimizer, generation.Optimizer):

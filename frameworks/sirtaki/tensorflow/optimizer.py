@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from sirtaki.checks.arguments import check_devices
+from sirtaki.checks.arguments import check_devices, check_unsharded
 from sirtaki.checks.parameter_check import ParameterCheck
 from sirtaki.process_sets import ProcessSet, global_process_set
 from sirtaki.reduce_ops import Adasum, Average
@@ -90,13 +90,15 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     groups: int | list[list[Any]] | None = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
+    shard_optimizer_state: bool = False,
 ) -> Any:
     """An optimizer of the same class and state that reduces gradients over the ranks before it applies them.
 
     optimizer: a tf.compat.v1.train.Optimizer, which reduces in compute_gradients(), or a Keras optimizer (see
     sirtaki.keras.DistributedOptimizer). backward_passes_per_step: sums the gradients of that many passes (averages, if
     average_aggregated_gradients) before it reduces them. The other arguments are those of DistributedGradientTape.
-    name, use_locking, device_*: ignored; Horovod's programs pass them. ValueError for anything else.
+    shard_optimizer_state: False; only sirtaki.torch has it. name, use_locking, device_*: ignored; Horovod's programs
+    pass them. ValueError for anything else.
 
     >>> optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.5))
     >>> weight = tf.Variable([2.0])
@@ -107,6 +109,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     """
     arguments = dict(locals())
     del arguments["use_locking"]
+    check_unsharded(shard_optimizer_state)
     check_devices(device_dense=device_dense, device_sparse=device_sparse)
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         reducer = GradientReducer.make(

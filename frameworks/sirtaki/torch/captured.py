@@ -132,7 +132,8 @@ def capture(
     step: takes the inputs, returns tensors (the loss) or None. inputs: example tensors on the GPU; later inputs have
     the same shapes. optimizer: all optimizers that the step uses, distributed or not. warmup: number of real training
     steps with these inputs before the capture, at least 3. NCCL reduces the gradients within the graph, in buckets
-    while backward runs. The ranks compare once, in this call, which gradients they reduce and in which order.
+    while backward runs; with shard_optimizer_state it scatters them, and gathers the updated parameters. The ranks
+    compare once, in this call, which gradients they reduce and in which order.
 
     The step must do the same at every call: no .item(), no branch on values (a gradient scaler has one), no hooks that
     act on the host. Optimizers must allow a capture (`capturable=True` for Adam and its variants). RuntimeError on

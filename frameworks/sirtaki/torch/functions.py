@@ -70,7 +70,8 @@ def broadcast_optimizer_state(
     """Replaces the optimizer state and hyper-parameters of every rank by the root's. A rank's own state may be empty.
 
     Takes no step, and changes nothing on the root. model: ignored; Horovod's programs pass it. ValueError for LBFGS,
-    or if the parameter groups differ from the root's.
+    or if the parameter groups differ from the root's. With shard_optimizer_state each rank has its part of the state
+    already: hyper-parameters are broadcast only, and every rank calls load_state_dict to load a checkpoint.
 
     >>> optimizer = torch.optim.Adam(torch.nn.Linear(3, 2).parameters(), lr=0.1)
     >>> hvd.broadcast_optimizer_state(optimizer, root_rank=0)
@@ -79,7 +80,8 @@ def broadcast_optimizer_state(
         raise ValueError("cannot broadcast the state of torch.optim.LBFGS")
     root, group = checked_root(root_rank), require_id(process_set)
     is_root = core.rank() == root
-    skeleton, tensors = portable_state(optimizer) if is_root else (None, [])
+    sharded = getattr(getattr(optimizer, "_distributed", None), "sharding", None) is not None
+    skeleton, tensors = portable_state(optimizer, not sharded) if is_root else (None, [])
     skeleton = exchange.broadcast_object(skeleton, root, "optimizer_state", group)
     if not is_root:
         tensors = [torch.empty(entry.shape, dtype=entry.dtype) for entry in skeleton.tensors]
@@ -90,4 +92,4 @@ def broadcast_optimizer_state(
     for handle in handles:
         synchronize(handle)
     if not is_root:
-        apply_state(optimizer, skeleton, tensors)
+        apply_state(optimizer, skeleton, tensors, not sharded)

@@ -30,6 +30,8 @@ from sirtaki.torch.gradients.optimizer_options import (
 )
 from sirtaki.torch.gradients.reducer import GradientReducer
 from sirtaki.torch.parameter_check import described
+from sirtaki.torch.sharded_optimizer import ShardedSteps, Sharding
+from sirtaki.torch.sharding.options import check_options, checked_flag
 
 
 class Attachment:
@@ -41,11 +43,13 @@ class Attachment:
         self.should_synchronize = True
         self.synchronized = False  # by the user, since the last step
         self.check = ParameterCheck.from_environment()
+        self.sharding = Sharding(options, self._has_peers()) if options.sharded else None
 
     def active(self, optimizer: torch.optim.Optimizer) -> GradientReducer | None:
         """The reducer, made when first needed; None while this rank has nobody to reduce with."""
         if self.reducer is None and self.options.op != Adasum and self._has_peers():
-            self.reducer = GradientReducer(optimizer.param_groups, self.options)
+            shards = None if self.sharding is None else self.sharding.exchange_of(self.options.process_set)
+            self.reducer = GradientReducer(optimizer.param_groups, self.options, shards)
             weakref.finalize(optimizer, self.reducer.close).atexit = False
         return self.reducer
 
@@ -229,6 +233,10 @@ class DistributedAdasumSteps(AdasumSteps, ReducedSteps):
     """Adasum combines the changes that the ranks' steps made, not their gradients."""
 
 
+class DistributedShardedSteps(ShardedSteps, ReducedSteps):
+    """Each rank has its part of the state, and updates its part of every parameter."""
+
+
 def _averaged(loss: Any, name: str, process_set: ProcessSet) -> Any:
     """The mean over ranks of a number or of a tensor with one element; returns anything else unchanged."""
     if isinstance(loss, torch.Tensor) and loss.numel() == 1:
@@ -250,6 +258,8 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     groups: int | list[list[torch.Tensor]] | None = None,
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
+    shard_optimizer_state: bool = False,
+    free_gradients: bool = False,
 ) -> torch.optim.Optimizer:
     """Makes the optimizer reduce its gradients over the ranks of the process set, and returns it.
 
@@ -263,6 +273,8 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     AssertionError. op: Average, Sum or Adasum (combines the changes of local steps). gradient_predivide_factor: with
     Average, divides by it before and by size / factor after the sum. groups: a number of groups, or lists of
     parameters; each group is one request. sparse_as_dense: turns sparse gradients into dense ones first.
+    shard_optimizer_state: each rank keeps only its part of the state and updates only its part of the parameters; for
+    elementwise optimizers (docs/sharded_optimizer.md). free_gradients: with it, gradients are freed in backward.
 
     A rank outside the process set reduces nothing. Before init, and for wrong arguments: ValueError with the value.
 
@@ -287,22 +299,41 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         group_count=group_count,
         sparse_as_dense=bool(sparse_as_dense),
         process_set=process_set,
+        sharded=checked_flag("shard_optimizer_state", shard_optimizer_state),
+        free_gradients=checked_flag("free_gradients", free_gradients),
     )
     size = core.size()
+    if options.sharded:
+        check_options(optimizer, options, _wrapped_class(optimizer) or type(optimizer))
+        return _attach(optimizer, options, DistributedShardedSteps)
+    if options.free_gradients:
+        raise ValueError("free_gradients=True needs shard_optimizer_state=True")
     if op == Adasum:
         check_adasum(process_set, size)
     return _attach(optimizer, options, DistributedAdasumSteps if op == Adasum and size > 1 else ReducedSteps)
 
 
+def _wrapped_class(optimizer: torch.optim.Optimizer) -> type | None:
+    """None for the user's own subclass of a distributed class."""
+    kind = type(optimizer)
+    if not isinstance(optimizer, ReducedSteps):
+        return kind
+    return _recipes[kind][1] if kind in _recipes else None
+
+
 def _attach(optimizer: torch.optim.Optimizer, options: Options, steps: type) -> torch.optim.Optimizer:
-    wrapped = type(optimizer)
+    wrapped = _wrapped_class(optimizer)
     if isinstance(optimizer, ReducedSteps):  # it is distributed already: the new options replace the old
+        if optimizer._distributed.sharding is not None:
+            raise ValueError("the optimizer's state is sharded already; make a new optimizer from the parameters")
         optimizer._distributed.close()
-        wrapped = _recipes[wrapped][1] if wrapped in _recipes else None
     optimizer.__dict__.pop("step", None)  # a scheduler's wrapper of the step() that does not reduce
     if wrapped is not None:  # None: the user's own subclass of a distributed class
         optimizer.__class__ = _distributed_class(steps, wrapped)
     options.give_number()
-    optimizer._distributed = Attachment(options)
-    optimizer._distributed.active(optimizer)
+    attachment = optimizer._distributed = Attachment(options)
+    attachment.active(optimizer)
+    if attachment.sharding is not None:
+        with torch.no_grad():
+            attachment.sharding.pieces_of(optimizer)  # takes over the state that the optimizer has
     return optimizer

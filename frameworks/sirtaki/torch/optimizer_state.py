@@ -44,8 +44,11 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def portable_state(optimizer: torch.optim.Optimizer) -> tuple[Skeleton, list[torch.Tensor]]:
-    """Does not change the optimizer. The tensors are contiguous and on the host; they may share the state's memory."""
+def portable_state(optimizer: torch.optim.Optimizer, with_state: bool = True) -> tuple[Skeleton, list[torch.Tensor]]:
+    """Does not change the optimizer. The tensors are contiguous and on the host; they may share the state's memory.
+
+    with_state: not only the hyper-parameters.
+    """
     tensors: list[torch.Tensor] = []
     places: list[TensorPlace] = []
 
@@ -62,13 +65,15 @@ def portable_state(optimizer: torch.optim.Optimizer) -> tuple[Skeleton, list[tor
     numbers = {id(parameter): number for number, parameter in enumerate(_parameters(optimizer))}
     state = {
         numbers.get(id(key), key): _mapped(dict(value) if isinstance(value, dict) else value, place, torch.Tensor)
-        for key, value in optimizer.state.items()
+        for key, value in (optimizer.state.items() if with_state else ())
     }
     return Skeleton(groups, state, places), tensors
 
 
-def apply_state(optimizer: torch.optim.Optimizer, skeleton: Skeleton, tensors: list[torch.Tensor]) -> None:
-    """Replaces the optimizer's state and hyper-parameters. ValueError if its groups differ from the skeleton's."""
+def apply_state(
+    optimizer: torch.optim.Optimizer, skeleton: Skeleton, tensors: list[torch.Tensor], with_state: bool = True
+) -> None:
+    """Replaces the optimizer's hyper-parameters, and its state. ValueError if its groups differ from the skeleton's."""
     sizes = [len(group["params"]) for group in optimizer.param_groups]
     expected = [count for _, count in skeleton.groups]
     if sizes != expected:
@@ -88,6 +93,8 @@ def apply_state(optimizer: torch.optim.Optimizer, skeleton: Skeleton, tensors: l
         for key in [key for key in group if key != "params" and key not in options]:
             del group[key]
         group.update(_mapped(options, fill(device), TensorPlace))
+    if not with_state:
+        return
     optimizer.state.clear()
     for key, value in skeleton.state.items():
         owner = parameters[key] if isinstance(key, int) else key

@@ -38,6 +38,7 @@ def DistributedOptimizer(  # type: ignore[no-redef]  # noqa: N802  Horovod's nam
     groups: Groups = None,
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
+    shard_optimizer_state: bool = False,
 ) -> Any:
     """sirtaki.keras.DistributedOptimizer, with its arguments in the order of horovod.tensorflow.keras."""
     return _distributed(**locals())

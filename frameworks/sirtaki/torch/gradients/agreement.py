@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from sirtaki.exceptions import SirtakiInternalError
 from sirtaki.torch.gradients.bucket_table import BucketTable
@@ -14,7 +14,9 @@ from sirtaki.torch.gradients.slots import UNKNOWN, Bucket, Slot
 class Agreement:
     """The votes of one optimizer."""
 
-    def __init__(self, table: BucketTable, options: Options) -> None:
+    def __init__(self, table: BucketTable, options: Options, late_names: Callable[[], list[str]]) -> None:
+        """late_names: what ranks send first in step() if no gradient is late there."""
+        self._late_names = late_names
         self._table = table
         self._options = options
         self._votes = 0
@@ -45,7 +47,7 @@ class Agreement:
         if not asked:
             return [], []
         ballot = Ballot("gradients that came after backward", asked, [], Slot.is_unsettled, _why(asked))
-        found = self._agree(ballot, table.request_names())
+        found = self._agree(ballot, self._late_names())
         again = [slot for slot, _ in found if slot.kind != UNKNOWN]
         waiting = [slot for slot in asked if slot.kind == UNKNOWN]
         return again, table.add(waiting, [entry for entry in found if entry[0].kind == UNKNOWN])

@@ -71,11 +71,12 @@ class BucketMaker:
         return self._named(unique, slots, by_size)
 
     def _named(self, name: str, slots: Sequence[Slot], by_size: bool) -> Bucket:
-        return Bucket(self._step, slots, name, self._options.compression is NoneCompressor, by_size)
+        in_place = self._options.compression is NoneCompressor and not self._options.sharded
+        return Bucket(self._step, slots, name, in_place, by_size)
 
     @property
     def _prefix(self) -> str:
-        return f"allreduce.{self._options.prefix}"
+        return f"{'reducescatter' if self._options.sharded else 'allreduce'}.{self._options.prefix}"
 
 
 def _name_of(slots: Sequence[Slot]) -> str:

@@ -7,17 +7,19 @@ their calls are recorded. Then the ranks compare the records. A captured step mu
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from sirtaki import exchange
 from sirtaki.native import core
-from sirtaki.torch.ops.tensors import Descriptor
+from sirtaki.torch.ops import verbs
+from sirtaki.torch.ops.tensors import Descriptor, describe
 
 BUCKET_BYTES = 25 << 20  # gradients are sent when so many bytes are ready, while backward still runs
 OWN_DTYPE = -1
+NOTHING = (0, 1.0, 1.0)  # in place of an operation
 
 
 class DirectReduction:
@@ -45,12 +47,7 @@ class DirectReduction:
         """Reduces the tensors, nbytes in all, in place. how: op, prescale, postscale. wire: the number of the dtype in
         which they are sent.
         """
-        call = call_text(name, tensors, how, wire)
-        number = len(self.calls)
-        if number >= len(self._agreed) or self._agreed[number] != call:
-            due = self._agreed[number] if number < len(self._agreed) else "the end of the step"
-            raise RuntimeError(f"the step reduces '{call}', but the steps before the capture reduced '{due}' here")
-        self.calls.append(call)
+        self._note(call_text(name, tensors, how, wire))
         if (*how, wire) != self._how:
             self.flush()
         self._how = (*how, wire)
@@ -59,6 +56,30 @@ class DirectReduction:
         if self._bytes >= BUCKET_BYTES:
             self.flush()
         return Ticket(self)
+
+    def reducescatter(self, name: str, tensor: Descriptor, how: tuple[int, float, float]) -> EventTicket:
+        """Reduces a tensor that has one row for each rank; writes this rank's row."""
+        self._note(call_text(name, [tensor], how))
+        return self._queue(lambda: self._communicator.reducescatter(tensor, *how))
+
+    def allgather(self, name: str, tensor: Descriptor) -> EventTicket:
+        """Reads this rank's row, and writes a tensor that has one row for each rank. tensor: describes the latter."""
+        self._note(call_text(name, [tensor], NOTHING))
+        return self._queue(lambda: self._communicator.allgather(tensor))
+
+    def _note(self, call: str) -> None:
+        number = len(self.calls)
+        if number >= len(self._agreed) or self._agreed[number] != call:
+            due = self._agreed[number] if number < len(self._agreed) else "the end of the step"
+            raise RuntimeError(f"the step reduces '{call}', but the steps before the capture reduced '{due}' here")
+        self.calls.append(call)
+
+    def _queue(self, call: Callable[[], None]) -> EventTicket:
+        self.flush()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        call()
+        self._joined = False
+        return EventTicket(self._stream)
 
     def flush(self) -> None:
         """Queues the bucket on the stream."""
@@ -108,6 +129,20 @@ class Ticket:
         self._reduction.join()
 
 
+class EventTicket:
+    """Takes the place of a Work that later calls on the stream do not delay."""
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self._event = torch.cuda.Event()
+        self._event.record(stream)
+
+    def done(self) -> bool:
+        return True
+
+    def wait(self, stream: int | None = None) -> None:
+        torch.cuda.current_stream().wait_event(self._event)
+
+
 active: DirectReduction | None = None
 casts = False  # whether the call of NCCL also casts tensors that are sent in another dtype
 observed: list[str] | None = None  # the record of all reductions through the engine; None if nothing is recorded
@@ -126,6 +161,17 @@ def observing(by: DirectReduction | None) -> Iterator[list[str]]:
     finally:
         core.divert_gradients(False)
         observed, casts = None, False
+
+
+def allreduce(values: torch.Tensor, name: str, op: int, group: int) -> torch.Tensor:
+    """Reduces a small tensor in place, by the engine or within a step that is captured."""
+    how = (op, 1.0, 1.0)
+    if active is not None and group == 0:
+        active.send(name, [describe(values, values)], values.nbytes, how).wait()
+        return values
+    if observed is not None:
+        observed.append(call_text(name, [describe(values, values)], how))
+    return verbs.allreduce([values], name, (*how, group), outputs=[values])[0]
 
 
 def call_text(name: str, tensors: Sequence[Descriptor], how: tuple[int, float, float], wire: int = OWN_DTYPE) -> str:

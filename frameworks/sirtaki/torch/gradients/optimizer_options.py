@@ -29,6 +29,8 @@ class Options:
     group_count: int
     sparse_as_dense: bool
     process_set: ProcessSet
+    sharded: bool = False
+    free_gradients: bool = False
     number: int = 0  # among optimizers with the same names of parameters; 0: not known yet
 
     @property

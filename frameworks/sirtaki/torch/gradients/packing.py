@@ -27,7 +27,7 @@ def send_packed(bucket: Bucket, options: Options) -> None:
         if cast is not None:
             bucket.send_packed(cast)
             return
-    grads = [_gradient_of(slot) for slot in bucket.slots]
+    grads = [gradient_of(slot) for slot in bucket.slots]
     wire = _wire_of(grads, compression) if direct.casts else direct.OWN_DTYPE
     if direct.active is not None:
         packed = Packed(bucket, grads, compression if wire == direct.OWN_DTYPE else NoneCompressor)
@@ -52,7 +52,7 @@ def _cast_by_kernels(bucket: Bucket, compression: type[Compressor]) -> core.Cast
     return core.CastGradients.make(tuple(bucket.slots), DTYPE_NUMBERS[wire], functools.partial(_flat_tensors, wire))
 
 
-def _gradient_of(slot: Slot) -> torch.Tensor:
+def gradient_of(slot: Slot) -> torch.Tensor:
     """The parameter's gradient, dense and real, with no elements that share memory; zeros if this rank has none."""
     grad = slot.parameter.grad
     if grad is None:

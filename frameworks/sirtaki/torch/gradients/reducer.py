@@ -36,25 +36,33 @@ from sirtaki.torch.gradients.sums import SumsOfLastStep
 class GradientReducer:
     """Never refers to the optimizer, so that Python can delete it."""
 
-    def __init__(self, groups: list[dict[str, Any]], options: Options) -> None:
+    def __init__(self, groups: list[dict[str, Any]], options: Options, shards: Any = None) -> None:
+        """shards: sends buckets, of which each rank gets its part; see sharding/exchange.py."""
         how = (options.backward_passes_per_step, options.reduction(), options.group)
         self._options = options
         self._step = core.GradientStep(self._on_gradient, self._send, *how)
         self.table = BucketTable(self._step, options)
         self._members = Members(self, groups, options)
-        self._agreement = Agreement(self.table, options)
+        self._shards = shards
+        self._agreement = Agreement(self.table, options, self._late_names)
         self._sparse = SparseSender(options)
         self._sums = SumsOfLastStep()  # empty for averages
         self._tasks: set[int] = set()  # running backward calls, by autograd's number
         self._is_new = True  # complete() was not called since the last step
         self._completed = False  # complete() has succeeded since the last step
-        self._tuner = tuner.of_job(self._set_bucket_factor) if options.group == 0 else None
+        tunable = options.group == 0 and shards is None
+        self._tuner = tuner.of_job(self._set_bucket_factor) if tunable else None
         self._members.adopt_all(takes_over=True)
 
     @property
     def buckets(self) -> list[Bucket]:
         """Of all parameters that had a gradient on some rank."""
         return self.table.buckets
+
+    @property
+    def shares_parameters(self) -> bool:
+        """Whether a later reducer has taken over some of the parameters."""
+        return bool(self._members.others())
 
     def adopt(self, groups: list[dict[str, Any]]) -> None:
         """Adds the optimizer's parameters that are new or no longer frozen; releases those that it no longer has."""
@@ -76,6 +84,10 @@ class GradientReducer:
     def name_of_loss(self) -> str:
         """For the average of a closure's result."""
         return f"{self._options.prefix}{self._options.first_name}.loss"
+
+    def _late_names(self) -> list[str]:
+        """What this rank sends from step() on if its gradients are reduced: those of the next step, or its pieces."""
+        return self.table.request_names() if self._shards is None else self._shards.first_gathers(self.table.buckets)
 
     def _set_bucket_factor(self, factor: float) -> None:
         """For the next step: called on all ranks at the end of the same one."""
@@ -124,6 +136,8 @@ class GradientReducer:
             self._wait(given_up=True)
             self._reopen()
             return
+        if self._shards is not None:
+            raise AssertionError(self._too_many(slot))
         if bucket.state == FILLED:
             # A second backward of this step has a gradient for a parameter that the first one did not use.
             bucket.state, bucket.ready = OPEN, 0
@@ -177,7 +191,9 @@ class GradientReducer:
 
     def _submit(self, buckets: Iterable[Bucket]) -> None:
         for bucket in buckets:
-            if bucket.slots[0].kind == SPARSE:
+            if self._shards is not None:
+                self._shards.send(bucket)
+            elif bucket.slots[0].kind == SPARSE:
                 self._sparse.send(bucket)
             elif not bucket.send_in_place():
                 send_packed(bucket, self._options)
@@ -269,6 +285,11 @@ class GradientReducer:
 
     def _check_once(self, slots: Sequence[Slot]) -> None:
         """RuntimeError for a sum that was reduced and then replaced: only an average can be reduced twice."""
+        if slots and self._shards is not None:
+            raise RuntimeError(
+                f"{slots[0].name}.grad was set or replaced after backward, on this rank or on another one. With "
+                "shard_optimizer_state the optimizer applies the gradients of backward only"
+            )
         twice = next((slot for slot in slots if slot.gradient is not None), None)
         if twice is not None and self._options.op != Average:
             raise RuntimeError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -27,10 +28,10 @@ class Slot(core.GradientSlot):
 class Bucket(core.GradientBucket):
     """The slots of one request: one parameter, a group that the user asked for, or, `by_size`, many small ones.
 
-    in_place: dense gradients are sent from their own memory. name: of the request.
+    in_place: dense gradients are sent from their own memory. name: of the request. shard: for sharding.
     """
 
-    __slots__ = ("by_size",)
+    __slots__ = ("by_size", "shard")
 
     def __init__(
         self, step: core.GradientStep, slots: Sequence[Slot], name: str, in_place: bool, by_size: bool = False
@@ -38,6 +39,7 @@ class Bucket(core.GradientBucket):
         unusual = any(slot.kind == SPARSE or slot.as_table for slot in slots)
         super().__init__(step, slots, name, in_place and not unusual)
         self.by_size = by_size
+        self.shard: Any = None
         for slot in slots:
             slot.bucket = self
         self.count(step.passes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -125,9 +126,15 @@ def check_outputs(outputs: Sequence[torch.Tensor], tensors: Sequence[torch.Tenso
 
 def empty_result(tensor: torch.Tensor) -> torch.Tensor:
     """Memory for a result of the same shape, without a gradient."""
-    if tensor.is_cpu and tensor.nbytes >= core.LARGE_BLOCK:
-        return over_buffer(core.new_buffer(tensor.nbytes), tensor.shape, tensor.dtype)
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+    return empty_memory(tensor.shape, tensor.dtype, tensor.device)
+
+
+def empty_memory(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Large blocks on the host come from the core, which keeps them for the next call."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    if device.type == "cpu" and nbytes >= core.LARGE_BLOCK:
+        return over_buffer(core.new_buffer(nbytes), shape, dtype)
+    return torch.empty(tuple(shape), dtype=dtype, device=device)
 
 
 def over_buffer(buffer: Any, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:

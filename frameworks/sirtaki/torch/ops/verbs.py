@@ -220,6 +220,31 @@ def reducescatter(
     return _result(_submit_reducescatter(tensors, name, reduction, outputs, _as_they_are, True))
 
 
+class Pending:
+    """A request in given memory. done(): whether wait() returns at once. wait(): on the current stream of a GPU."""
+
+    def __init__(self, submitted: Submitted) -> None:
+        self._work, _, self._described = submitted
+        self.done: Callable[[], bool] = self._work.done
+
+    def wait(self) -> None:
+        self._work.wait(stream_of(self._described))
+
+
+def submit_reducescatter(
+    tensors: Sequence[torch.Tensor], name: str, reduction: Reduction, outputs: Sequence[torch.Tensor]
+) -> Pending:
+    """start_reducescatter without a handle."""
+    return Pending(_submit_reducescatter(tensors, name, reduction, outputs, _as_they_are, False))
+
+
+def submit_allgather(
+    tensors: Sequence[torch.Tensor], name: str, group: int, outputs: Sequence[torch.Tensor]
+) -> Pending:
+    """start_allgather without a handle."""
+    return Pending(_submit_allgather(tensors, name, group, outputs, _as_they_are, False))
+
+
 def _submit_alltoall(
     tensor: torch.Tensor,
     splits: Sequence[int],
