@@ -1,4 +1,4 @@
-"""docs/first_job.md: its commands and its script are run, and print what the page shows."""
+"""docs/first_job.md: its program, its script and its commands are run, and print what the page shows."""
 
 import re
 import shlex
@@ -19,11 +19,12 @@ def commands() -> list[str]:
 
 
 def run(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """A command of the page, with this Python, and from a folder that has the page's script."""
+    """A command of the page, with this Python, and from a folder that has the page's program and script."""
+    (program,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (folder / "tutorial.py").write_text(program)
     (script,) = re.findall(r"^```sh\n(#!/bin/sh.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     (folder / "pretend_ssh.sh").write_text(script)
-    words = [word.replace("examples/", f"{TOP}/examples/") for word in shlex.split(line)]
-    words = [sys.executable if word == "python" else word for word in words]
+    words = [sys.executable if word == "python" else word for word in shlex.split(line)]
     words = command(*words[1:]) if words[0] == "sirtakirun" else words
     return subprocess.run(
         words, cwd=folder, env=environment(), capture_output=True, text=True, timeout=100, check=False
