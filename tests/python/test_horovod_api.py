@@ -41,9 +41,14 @@ _CALLBACKS = {"BroadcastGlobalVariablesCallback": _PROCESS_SET, "MetricAverageCa
 # {section: {name: (Sirtaki's arguments from the first that differs on, or "missing"; the reason)}}.
 _FORMS = ("", "_async")
 _OUT = ("out=None", "can put the result into memory of the caller")
+_UNSHARDED = {"DistributedOptimizer": ("shard_optimizer_state=False", "refused with the reason; sirtaki.torch has it")}
 _DIFFERENT: dict[str, dict[str, tuple[str, str]]] = {
     "horovod.torch": {
         **_MEMBERS,
+        "DistributedOptimizer": (
+            "shard_optimizer_state=False, free_gradients=False",
+            "each rank may keep a part of the state only",
+        ),
         "SyncBatchNorm": _PROCESS_SET,
         **dict.fromkeys(
             (f"{verb}{form}" for verb in ("allgather", "alltoall", "reducescatter") for form in _FORMS), _OUT
@@ -55,6 +60,7 @@ _DIFFERENT: dict[str, dict[str, tuple[str, str]]] = {
     "horovod.torch.DistributedOptimizer": {"step": _OWN_ARGUMENTS, "zero_grad": _OWN_ARGUMENTS},
     "horovod.tensorflow": {
         **_MEMBERS,
+        **_UNSHARDED,
         "check_num_rank_power_of_2": _HELPER,
         "gpu_available": _HELPER,
         "grouped_reducescatter": ("*, ignore_name_scope=False, *, name=None", "can be named, as grouped_allreduce can"),
@@ -72,7 +78,7 @@ _DIFFERENT: dict[str, dict[str, tuple[str, str]]] = {
         **_OF_VALUES,
         "DistributedOptimizer": (
             "backward_passes_per_step=1, average_aggregated_gradients=False, process_set=global_process_set, "
-            "scale_local_gradients=True",
+            "scale_local_gradients=True, shard_optimizer_state=False",
             "has what horovod.tensorflow.keras has, after the arguments of horovod.keras",
         ),
         "PartialDistributedOptimizer": (
@@ -92,7 +98,7 @@ _DIFFERENT: dict[str, dict[str, tuple[str, str]]] = {
             "one class for both, with the arguments of horovod.tensorflow.keras",
         ),
     },
-    "horovod.tensorflow.keras": {**_MEMBERS, **_OF_VALUES, "allreduce": _PROCESS_SET},
+    "horovod.tensorflow.keras": {**_MEMBERS, **_UNSHARDED, **_OF_VALUES, "allreduce": _PROCESS_SET},
     "horovod.tensorflow.keras.callbacks": _CALLBACKS,
 }
 
