@@ -78,5 +78,5 @@ def test_settings_in_the_table_are_those_that_are_read() -> None:
     # Those that the core reads by the rest of their names are named in settings.h.
     read = set(re.findall(r'(?:look_up|read\w*)\("([A-Z_]+)"', (TOP / "collectives/base/settings.cc").read_text()))
     assert {"SIRTAKI_" + name for name in read} <= named and internal | placeholder <= named
-    table = set(re.findall(r"^\| `(SIRTAKI_\w+)` \|", section("Install on a cluster"), re.MULTILINE))
+    table = set(re.findall(r"^\| `(SIRTAKI_\w+)` \|", section("Settings"), re.MULTILINE))
     assert table == named - internal - placeholder

@@ -261,7 +261,7 @@ class Supervisor:
         elif self._program.exit_code is not None:
             self._send_state("has ended")
         else:
-            self._send_state("has called shutdown(), its program still runs" if self._state.left else "has not called init()")
+            self._send_state("has called shutdown()" if self._state.left else "has not called init()")
 
     def _on_no_answer(self) -> None:
         self._send_state("does not answer")
