@@ -4,7 +4,7 @@
 
 The time of a call is from the moment when the last rank calls until the last rank returns, in microseconds. Before each
 call a rank does what the situation says, then all ranks meet in an MPI barrier. "Late": after the barrier one rank, in
-turns, works for up to 1 ms more. MPI and Sirtaki take turns. The parts of a call:
+turns, works for up to 1 ms more. The parts of a call:
 
 * Python: outside the core, on rank 0;
 * the core, planned: the same name each time, so that the ranks need no vote;
@@ -105,8 +105,9 @@ def situation(ways: tuple[Call, ...], before: Call, late: bool, rounds: int, cor
     shared = random.Random(1)
     spans: list[list[Span]] = [[] for _ in ways]
     inside: list[list[Span]] = [[] for _ in ways]
-    for number in range(rounds + 4):
-        for way, call in enumerate(ways):
+    # One way after the other: ranks cannot plan a call while calls of other names come between.
+    for way, call in enumerate(ways):
+        for number in range(rounds + 4):
             delay = shared.random() * 1e-3 if late and shared.randrange(COMM.size) == COMM.rank else 0.0
             cores.clear()
             span = measure(call, before, delay)

@@ -20,6 +20,8 @@ constexpr std::array<std::size_t, 3> kSlotBytes = {512 << 10, 128 << 10, 64 << 1
 constexpr std::size_t kPieceBytes = std::size_t{64} << 10;  // stays in the cores' caches while ranks work on it
 constexpr std::size_t kPieceBytesOfMany = std::size_t{128} << 10;
 constexpr std::size_t kManyBytes = std::size_t{1} << 20;  // from here on, larger pieces are enough to fill the pipeline
+constexpr std::size_t kPiecesOfBroadcast = 8;
+constexpr std::size_t kLeastPieceOfBroadcast = std::size_t{8} << 10;
 // The largest batch for shm_allreduce_at_once() with two ranks. With more ranks it is smaller, since each rank reads
 // the elements of all others.
 constexpr std::size_t kOneShotBytes = std::size_t{4} << 10;
@@ -91,6 +93,13 @@ class ShmPlane final : public DataPlane {
     if (!channel_.cores_are_free()) return channel_.slot_size();
     return std::min(channel_.slot_size(), batch_bytes < kManyBytes ? kPieceBytes : kPieceBytesOfMany);
   }
+  // Data moves in one direction: the others wait while the root copies the first piece, and the root while they copy
+  // the last one. So use pieces that are small, compared with the batch. But each costs a hand-over.
+  std::size_t broadcast_piece_bytes(std::size_t batch_bytes) const {
+    const std::size_t largest = piece_bytes(batch_bytes);
+    if (!channel_.cores_are_free()) return largest;
+    return std::clamp(batch_bytes / kPiecesOfBroadcast, kLeastPieceOfBroadcast, largest);
+  }
   static std::size_t longest_bytes(const Spread& spread, std::size_t element_size) {
     return static_cast<std::size_t>(*std::ranges::max_element(spread.counts)) * element_size;
   }
@@ -104,7 +113,7 @@ class ShmPlane final : public DataPlane {
 Task ShmPlane::broadcast(int root, std::size_t element_size, std::span<const Segment> segments) {
   const std::size_t all = total_bytes(segments, element_size);
   const bool streams = all >= kStreamedBytes;
-  const std::size_t piece = piece_bytes(all) / element_size;
+  const std::size_t piece = broadcast_piece_bytes(all) / element_size;
   const PieceWalk walk(segments, {.piece = static_cast<std::int64_t>(piece), .direct = kPackAll});
   for (const Piece& each : cut(walk)) {
     const std::uint64_t turn = channel_.take_turns(1);
@@ -125,8 +134,12 @@ Task ShmPlane::broadcast(int root, std::size_t element_size, std::span<const Seg
         std::memcpy(at(segment.out, from, element_size), shared, bytes);
       }
     });
-    if (rank_ == root) channel_.publish_written(turn);
-    channel_.publish_done(turn);
+    if (rank_ == root) {
+      channel_.defer_done(turn);  // published with the next line: the root reads nothing
+      channel_.publish_written(turn);
+    } else {
+      channel_.publish_done(turn);
+    }
   }
 }
 
