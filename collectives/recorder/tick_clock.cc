@@ -1,6 +1,8 @@
 #include "recorder/tick_clock.h"
 
+#include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 #include "base/clock.h"
@@ -11,11 +13,11 @@
 namespace sirtaki {
 namespace {
 
-// The kernel takes its time from this counter only if it is the same on all cores and never changes its rate.
+// The kernel offers this counter as a clock only while it is the same on all cores and never changes its rate: it takes
+// one that it has found unstable from the list. In virtual machines it often prefers another clock to it.
 bool kernel_trusts_counter() {
-  std::string source;
-  std::ifstream("/sys/devices/system/clocksource/clocksource0/current_clocksource") >> source;
-  return source == "tsc";
+  std::ifstream sources("/sys/devices/system/clocksource/clocksource0/available_clocksource");
+  return std::find(std::istream_iterator<std::string>(sources), {}, "tsc") != std::istream_iterator<std::string>();
 }
 
 }  // namespace
