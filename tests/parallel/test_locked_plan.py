@@ -104,7 +104,7 @@ assert core.statistics()["messages"] == before and core.statistics()["departures
 extra = (torch.full((3, 2), -1.0),) if rank == size - 1 else ()
 assert torch.equal(step(7, extra=extra), torch.cat([plain(7), torch.full((3, 2), -1.0)]))
 assert core.statistics()["departures"] == 1, core.statistics()
-for number in range(30):
+for number in range(100):  # on busy cores, calls that are collected make other batches in some steps
     assert torch.equal(step(number, more=1), plain(number)), number
 assert core.statistics()["plans"] == 2, core.statistics()
 print("planned")

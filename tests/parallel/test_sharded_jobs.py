@@ -1,6 +1,7 @@
 """Jobs of their own: other numbers of ranks, ranks that are killed, the example."""
 
 import itertools
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +14,9 @@ import torch
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parents[1] / "examples"
-ENVIRONMENT = jobs.environment({"PYTHONPATH": f"{HERE}:{HERE.parents[1] / 'frameworks'}"})
+ENVIRONMENT = jobs.environment(
+    {"PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])}
+)
 PROGRAM = """
 import os, signal, sys
 import torch

@@ -144,7 +144,7 @@ def test_sizes_of_the_collective_benchmark() -> None:
     assert (defaults.json, defaults.plot, defaults.verbs) == (None, None, [])
     verbs = collective_arguments.parse("", ["--verb", "all"])
     assert (verbs.sizes, verbs.gradients) == ([1 << 10, 64 << 10, 1 << 20, 32 << 20], False)
-    assert verbs.verbs == ["allreduce", "allgather", "reducescatter", "broadcast", "alltoall"]
+    assert verbs.verbs == ["allreduce", "allgather", "reducescatter", "broadcast", "alltoall", "send"]
     assert collective_arguments.parse("", ["--sizes", "1k", "64", "1KiB"]).sizes == [64, 1024]
 
 
