@@ -149,8 +149,7 @@ class Engine final : private GroupOwner {
   std::string control_;
   Topology topology_;
   ClockDifference clock_;
-  std::shared_ptr<HostBells> bells_;   // null unless all ranks share a host
-  Clock::time_point first_dead_look_;  // when a dead rank was first seen that this rank waits for
+  std::shared_ptr<HostBells> bells_;  // null unless all ranks share a host
 
   // The mutexes of these parts are locked in this order: failure_, inquiry_, queue_. The engine lock comes first.
   Doorbell doorbell_;
