@@ -194,12 +194,12 @@ if rank == 1: os.kill(os.getpid(), 9)
 try:
     meet("late")
 except hvd.HorovodInternalError as error:
-    print("ended:", error, flush=True)
+    os.write(1, f"ended: {error}\\n".encode())  # in one piece, beside the other rank's
     sys.exit(5)
 """
     ended = jobs.run_script(3, START + body, through=jobs.UNNOTICED)
     assert ended.code not in (0, None), ended.output
-    assert len(re.findall("ended: rank 1 on host .* has died", ended.output)) == 2, ended.output
+    assert len(re.findall(r"ended: rank \d on host .*: rank 1 has died", ended.output)) == 2, ended.output
     assert "waited for it: barrier 'late' from program.py:11" in ended.output, ended.output
 
 
