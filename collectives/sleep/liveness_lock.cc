@@ -17,12 +17,14 @@ void LivenessLock::begin() { pthread_mutex_lock(&lock_); }
 
 void LivenessLock::end() { pthread_mutex_unlock(&lock_); }
 
+// The lock shows a death only at first: in the GNU C library, trying a lock that was not repaired leaves it locked.
 bool LivenessLock::has_died() {
+  if (died_.load(std::memory_order_acquire)) return true;
   const int result = pthread_mutex_trylock(&lock_);
   if (result == EBUSY) return false;
-  // The lock of a dead owner is unlocked without being repaired. So every later call also sees the death.
+  if (result != 0) died_.store(true, std::memory_order_release);
   if (result == 0 || result == EOWNERDEAD) pthread_mutex_unlock(&lock_);
-  return result == EOWNERDEAD || result == ENOTRECOVERABLE;
+  return result != 0;
 }
 
 }  // namespace sirtaki

@@ -4,6 +4,8 @@
 
 #include <pthread.h>
 
+#include <atomic>
+
 namespace sirtaki {
 
 // Lies in shared memory, which is zero at first.
@@ -16,6 +18,7 @@ class LivenessLock {
 
  private:
   pthread_mutex_t lock_;
+  std::atomic<bool> died_;  // found by any process
 };
 
 }  // namespace sirtaki
