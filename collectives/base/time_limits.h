@@ -49,6 +49,8 @@ inline constexpr std::chrono::seconds kJobStatus{7};
 
 // The threads of a killed process end one after another. MPI may report the loss before the engine's thread has ended.
 inline constexpr std::chrono::milliseconds kProcessDeath{200};
+// A rank that waits for a dead one gives a launcher this time to report why it has died.
+inline constexpr std::chrono::seconds kReportByLauncher{1};
 // The ranks agree on one cause. Then the last messages are sent, within the same limit.
 inline constexpr std::chrono::seconds kAgreementOnFailure{2};
 // A thread that reports a failure waits this long for the agreement.

@@ -235,6 +235,9 @@ void Engine::look(Clock::time_point now) {
   groups_.look(now);
   const int dead = dead_rank();
   if (dead < 0 || !groups_.wait_for(dead)) return;
+  // A launcher that sees the process end knows more: its exit code, or its signal.
+  if (first_dead_look_ == Clock::time_point()) first_dead_look_ = now;
+  if (now - first_dead_look_ < kReportByLauncher) return;
   throw Error(ErrorKind::kAborted, "rank " + std::to_string(dead) + " has died, while rank " +
                                        std::to_string(topology_.rank) + " waited for it" + groups_.oldest_pending());
 }

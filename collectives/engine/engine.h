@@ -149,7 +149,8 @@ class Engine final : private GroupOwner {
   std::string control_;
   Topology topology_;
   ClockDifference clock_;
-  std::shared_ptr<HostBells> bells_;  // null unless all ranks share a host
+  std::shared_ptr<HostBells> bells_;   // null unless all ranks share a host
+  Clock::time_point first_dead_look_;  // when a dead rank was first seen for which this rank waits
 
   // The mutexes of these parts are locked in this order: failure_, inquiry_, queue_. The engine lock comes first.
   Doorbell doorbell_;
