@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "core/bindings.h"
-#include "core/tensors/tensor_member.h"
 #include "core/tensors/tensor_reader.h"
 #include "gradients.h"
 #include "math/kernels.h"
@@ -27,13 +26,6 @@ std::int64_t added(std::int64_t checksum, const dlpack::Tensor& tensor) {
   return checksum;
 }
 
-py::object gradient_of(py::handle slot) {
-  static TensorMember grad("grad");
-  PyObject* const gradient = grad.of(as<GradientSlot>(slot.ptr())->parameter);
-  if (gradient == nullptr) throw py::error_already_set();
-  return py::reinterpret_steal<py::object>(gradient);
-}
-
 }  // namespace
 
 std::int64_t layout_checksum(const py::sequence& tensors) {
@@ -52,7 +44,7 @@ py::object CastGradients::make(const py::tuple& slots, int wire, const py::objec
   std::int64_t elements = 0;
   std::int64_t checksum = 0;
   for (const py::handle slot : slots) {
-    py::object gradient = gradient_of(slot);
+    py::object gradient = gradient_of(as<GradientSlot>(slot.ptr()));
     if (!reader.read(gradient.ptr()) || is_lazy(gradient.ptr(), reader.tensor())) return py::none();
     const std::optional<TensorSpec> spec = spec_of(reader.tensor());
     const std::uint8_t kind = reader.tensor().dtype.code;

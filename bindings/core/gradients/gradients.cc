@@ -40,13 +40,6 @@ BucketRequest& request_of(Bucket* bucket) {
   return *bucket->request;
 }
 
-py::object gradient_of(const GradientSlot* slot) {
-  static TensorMember grad("grad");
-  PyObject* const gradient = grad.of(slot->parameter);
-  if (gradient == nullptr) throw py::error_already_set();
-  return py::reinterpret_steal<py::object>(gradient);
-}
-
 // Torch's count of writes to the tensor. Tensors of inference mode have none.
 long long version_of(PyObject* gradient) {
   static TensorMember version("_version");
@@ -133,6 +126,13 @@ PyObject* raised() {
 }
 
 }  // namespace
+
+py::object gradient_of(const GradientSlot* slot) {
+  static TensorMember grad("grad");
+  PyObject* const gradient = grad.of(slot->parameter);
+  if (gradient == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(gradient);
+}
 
 void divert_gradients(bool elsewhere) { diverted = elsewhere; }
 

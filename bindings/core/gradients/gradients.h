@@ -80,6 +80,9 @@ inline GradientSlot* slot_at(const Bucket* bucket, Py_ssize_t i) {
   return as<GradientSlot>(PyTuple_GET_ITEM(bucket->slots, i));
 }
 
+// The parameter's present gradient, or None.
+pybind11::object gradient_of(const GradientSlot* slot);
+
 // The hook, slot(parameter), and the methods of slots and buckets; documented in frameworks/sirtaki/_core.pyi.
 PyObject* count_gradient(PyObject* slot, PyObject*, PyObject*);
 PyObject* slot_is_unsettled(PyObject* slot, PyObject*);

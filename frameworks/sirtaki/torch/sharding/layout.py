@@ -4,11 +4,11 @@ pieces one after the other.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 
 import torch
 
+from sirtaki.native import core
 from sirtaki.torch.sharding.pieces import Piece, flat
 
 
@@ -30,8 +30,7 @@ class Layout:
         for piece in pieces:
             self._starts.append(self.width)
             self.width += piece.chunk
-        shapes = [(tuple(p.parameter.shape), p.parameter.stride()) for p in pieces]
-        self.digest = zlib.crc32(repr(shapes).encode())
+        self.digest = core.layout_checksum([piece.parameter for piece in pieces])
 
     @property
     def elements(self) -> int:
