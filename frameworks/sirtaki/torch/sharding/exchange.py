@@ -133,8 +133,7 @@ class Transfer:
         self._packed = shard.packed
         if not self._keeps:
             shard.packed = None
-        for number, slot in enumerate(bucket.slots):
-            self._pack(number, None if gradients[number] is None else gradient_of(slot))
+        self._pack([None if slot.parameter.grad is None else gradient_of(slot) for slot in bucket.slots])
         self._row = empty_memory((layout.width,), wire, like.device)
         self._presence: torch.Tensor | None = None
         self.request = self._submit(bucket.call_name(), gradients, options)
@@ -160,15 +159,20 @@ class Transfer:
         name = name.removeprefix("reducescatter.")
         return verbs.submit_reducescatter(inputs, name, (*how, options.group), outputs)
 
-    def _pack(self, number: int, gradient: torch.Tensor | None) -> None:
+    def _pack(self, gradients: Sequence[torch.Tensor | None]) -> None:
+        """One launch on a GPU casts and copies all of them."""
         layout = self._shard.layout
-        places = layout.places(self._packed, number)
-        if gradient is None:
-            for place in places:
-                place.zero_()
-            return
-        elements = laid_out_like(gradient.detach(), layout.pieces[number].parameter)
-        copy_all(places, layout.parts(elements, number))
+        places: list[torch.Tensor] = []
+        parts: list[torch.Tensor] = []
+        for number, gradient in enumerate(gradients):
+            into = layout.places(self._packed, number)
+            if gradient is None:
+                for place in into:
+                    place.zero_()
+                continue
+            places += into
+            parts += layout.parts(laid_out_like(gradient.detach(), layout.pieces[number].parameter), number)
+        copy_all(places, parts)
 
     def wait(self, stream: int | None = None) -> None:
         """Until the pieces are reduced."""
