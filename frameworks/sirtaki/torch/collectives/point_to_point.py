@@ -41,6 +41,19 @@ def _nothing(work: Any) -> None:
     return None
 
 
+def _start(verb: str, tensor: torch.Tensor, peer: int, tag: int, process_set: ProcessSet) -> int:
+    rank, number, group = _checked(verb, peer, tag, process_set)
+    how, finish = plain_calls.moved(group), _nothing if verb == "send" else core.Work.outcome
+    handle = plain_calls.start(core.VERBS[verb], tensor, tensor, "", how, rank, number, finish)
+    return _prepared(verb, tensor, peer, tag, process_set)(False) if handle is None else handle
+
+
+def _run(verb: str, tensor: torch.Tensor, peer: int, tag: int, process_set: ProcessSet) -> Any:
+    rank, number, group = _checked(verb, peer, tag, process_set)
+    result = plain_calls.run(core.VERBS[verb], tensor, tensor, "", plain_calls.moved(group), rank, number)
+    return synchronize(_prepared(verb, tensor, peer, tag, process_set)(True)) if result is None else result
+
+
 def isend(tensor: torch.Tensor, dst: int, tag: int = 0, process_set: ProcessSet = global_process_set) -> int:
     """Begins to send the tensor to rank dst (a global rank): a handle. Do not change the tensor before it is done.
 
@@ -53,10 +66,7 @@ def isend(tensor: torch.Tensor, dst: int, tag: int = 0, process_set: ProcessSet 
     tensor([1, 2])
     >>> hvd.synchronize(sent)
     """
-    peer, number, group = _checked("send", dst, tag, process_set)
-    how = plain_calls.moved(group)
-    handle = plain_calls.start(plain_calls.SEND, tensor, tensor, "", how, peer, number, _nothing)
-    return _prepared("send", tensor, dst, tag, process_set)(False) if handle is None else handle
+    return _start("send", tensor, dst, tag, process_set)
 
 
 def irecv(tensor: torch.Tensor, src: int, tag: int = 0, process_set: ProcessSet = global_process_set) -> int:
@@ -70,9 +80,7 @@ def irecv(tensor: torch.Tensor, src: int, tag: int = 0, process_set: ProcessSet 
     >>> hvd.synchronize(received)
     tensor([1.])
     """
-    peer, number, group = _checked("receive", src, tag, process_set)
-    handle = plain_calls.start(plain_calls.RECEIVE, tensor, tensor, "", plain_calls.moved(group), peer, number)
-    return _prepared("receive", tensor, src, tag, process_set)(False) if handle is None else handle
+    return _start("receive", tensor, src, tag, process_set)
 
 
 def send(tensor: torch.Tensor, dst: int, tag: int = 0, process_set: ProcessSet = global_process_set) -> None:
@@ -83,9 +91,7 @@ def send(tensor: torch.Tensor, dst: int, tag: int = 0, process_set: ProcessSet =
     >>> hvd.synchronize(received)
     tensor([1.])
     """
-    peer, number, group = _checked("send", dst, tag, process_set)
-    if plain_calls.run(plain_calls.SEND, tensor, tensor, "", plain_calls.moved(group), peer, number) is None:
-        synchronize(_prepared("send", tensor, dst, tag, process_set)(True))
+    _run("send", tensor, dst, tag, process_set)
 
 
 def recv(tensor: torch.Tensor, src: int, tag: int = 0, process_set: ProcessSet = global_process_set) -> torch.Tensor:
@@ -95,9 +101,7 @@ def recv(tensor: torch.Tensor, src: int, tag: int = 0, process_set: ProcessSet =
     >>> hvd.recv(torch.zeros(2), src=0)
     tensor([1., 1.])
     """
-    peer, number, group = _checked("receive", src, tag, process_set)
-    result = plain_calls.run(plain_calls.RECEIVE, tensor, tensor, "", plain_calls.moved(group), peer, number)
-    return synchronize(_prepared("receive", tensor, src, tag, process_set)(True)) if result is None else result
+    return _run("receive", tensor, src, tag, process_set)
 
 
 class P2POp:

@@ -18,7 +18,6 @@ from sirtaki.torch.ops.tensors import HOST
 ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL, REDUCESCATTER = (
     core.VERBS[name] for name in ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter")
 )
-SEND, RECEIVE = core.VERBS["send"], core.VERBS["receive"]
 Reduction = tuple[int, float, float, int]
 
 _ON_HOST = ((0, 0, 0, (), HOST),)
