@@ -33,6 +33,13 @@ def flag(name: str) -> bool:
     return value.lower() in _TRUE
 
 
+def file_of_this_start(path: str) -> str:
+    """The file's name, with the number of the restart before its suffix if the launcher has started the job anew."""
+    restarts = number("RESTART_COUNT", 0, least=0)
+    base, suffix = os.path.splitext(path)
+    return f"{base}.restart{restarts}{suffix}" if path and restarts else path
+
+
 def has_recorder() -> bool:
     """Whether the core's flight recorder is on, which is where a timeline comes from."""
     return look_up("RECORDER")[1] != "0"
@@ -45,7 +52,7 @@ def has_summary() -> bool:
 
 def failure_folder() -> str:
     """SIRTAKI_FAILURE_RECORDS: where a failed job leaves its last records; "" for nowhere."""
-    return look_up("FAILURE_RECORDS")[1]
+    return file_of_this_start(look_up("FAILURE_RECORDS")[1])
 
 
 def number(name: str, default: int, least: int = 1) -> int:
@@ -98,7 +105,7 @@ def tuner() -> TunerSettings:
     """Raises ValueError."""
     return TunerSettings(
         flag("AUTOTUNE"),
-        look_up("AUTOTUNE_LOG")[1],
+        file_of_this_start(look_up("AUTOTUNE_LOG")[1]),
         number("AUTOTUNE_WARMUP_SAMPLES", 3, least=0),
         number("AUTOTUNE_STEPS_PER_SAMPLE", 10),
     )

@@ -157,6 +157,7 @@ def test_flags_that_exclude_each_other(words: list[str], capsys: pytest.CaptureF
         (["--start-timeout", "-1"], "'-1' is not a positive"),
         (["--no-such-flag"], "--no-such-flag"),
         (["--network-interfaces", ","], "names no interface"),
+        (["--restarts", "-1"], "--restarts: '-1' is not a positive whole number"),
         (["--mpi-args", "-x 'y"], """--mpi-args: "-x 'y": No closing quotation"""),
         (["--launch-agent", "'"], '--launch-agent: "\'": No closing quotation'),
     ],
@@ -174,7 +175,10 @@ def test_config_file_and_flags_that_win(tmp_path: Path) -> None:
         "stall_check:\n  enabled: true\n  warning_time_seconds: 120\n"
         "library_options:\n  thread_affinity: 1\n"
         "logging:\n  level: info\n  with_timestamp: false\n"
+        "restarts: 3\n"
     )
+    assert options.restarts(parse("-np", "2", "--config-file", str(path))) == 3
+    assert options.restarts(parse("-np", "2", "--config-file", str(path), "--restarts", "0")) == 0
     words = ("--cache-capacity", "9", "--no-stall-check")
     assert parse("-np", "2", "--config-file", str(path), *words).environ == {
         "SIRTAKI_FUSION_THRESHOLD": "33554432",
@@ -193,7 +197,7 @@ def test_config_file_and_flags_that_win(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("params:\n  fusion_treshold_mb: 1\n", "unknown key params.fusion_treshold_mb; there are fusion_threshold_mb"),
-        ("parms: {}\n", "unknown key 'parms'; there are controller, params"),
+        ("parms: {}\n", "unknown key 'parms'; there are controller, restarts, params"),
         ("params: 3\n", "params: expected keys"),
         ("- 1\n", "expected sections"),
         ("params: [\n", "not YAML"),
@@ -205,6 +209,7 @@ def test_config_file_and_flags_that_win(tmp_path: Path) -> None:
         ("controller: gloo\n", "not available in this version: --gloo"),
         ("autotune:\n  gaussian_process_noise: -1.0\n", "--autotune-gaussian-process-noise -1.0: must be 0 or more"),
         ("timeline:\n  filename: 3\n", "timeline.filename: 3 is not of type str"),
+        ("restarts: -1\n", "restarts: -1 is not a whole number of at least 0"),
     ],
 )
 def test_config_file_refusals(text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -304,6 +309,16 @@ def test_when_a_host_counts_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("SIRTAKI_LOST_HOST_SECONDS", text)
         with pytest.raises(ValueError, match=f"SIRTAKI_LOST_HOST_SECONDS='{text}' is not a number of seconds"):
             options.lost_after()
+
+
+def test_restarts_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert options.restarts(parse("-np", "2")) == 0
+    monkeypatch.setenv("SIRTAKI_RESTARTS", "4")
+    assert options.restarts(parse("-np", "2")) == 4
+    assert options.restarts(parse("-np", "2", "--restarts", "1")) == 1
+    monkeypatch.setenv("SIRTAKI_RESTARTS", "many")
+    with pytest.raises(ValueError, match="SIRTAKI_RESTARTS='many' is not a positive whole number"):
+        options.restarts(parse("-np", "2"))
 
 
 def test_start_timeout_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,13 @@ import signal
 import socket
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 
 from sirtaki import starters
 from sirtaki.host import cores, open_files, threads
-from sirtaki.host.signals import PASSED_ON
-from sirtaki.launch import dry_run, metrics, running_jobs
+from sirtaki.launch import dry_run, metrics, restarts, running_jobs
 from sirtaki.launch.command_line import host_list, options, standard_input
 from sirtaki.launch.job import status
 from sirtaki.launch.job.job import Job, Limits
@@ -30,6 +30,7 @@ from sirtaki.starters.request import Host, Request
 _PROGRAM = "worker/start_worker.py"
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _COMMANDS = ("status", "top", "timeline")  # each in launch/NAME_command.py
+_WRONG_USE = (2, 126, 127)  # exit codes, as Python and shells use them
 _CONNECT_SECONDS = 10  # for ssh to one host; less if the start timeout is shorter
 
 
@@ -72,6 +73,7 @@ def _explanation(error: Exception) -> str:
 
 def _launch(chosen: Namespace, ranks: int) -> int:
     _check_input(chosen.command)
+    at_most = options.restarts(chosen)
     where = _hosts(chosen, ranks)
     starter, program, library = _starter(chosen)
     local = not where and not starter.places_ranks
@@ -82,11 +84,29 @@ def _launch(chosen: Namespace, ranks: int) -> int:
     note = threads.note(os.environ | chosen.environ, ranks, local)
     if note and not chosen.dry_run:
         screen.note(note)
+    with restarts.leaving_in_order():
+        live = partial(_live, chosen, job_spec, screen, where, starter, program, library)
+        return restarts.run(live, at_most, screen)
+
+
+def _live(
+    chosen: Namespace,
+    plan: spec.Spec,
+    screen: Screen,
+    where: list[Host],
+    starter: starters.Starter,
+    program: str,
+    library: str,
+    number: int,
+) -> restarts.Life:
+    """Starts the job once, with a directory and a secret of its own, and runs it to its end. number: of the restart."""
+    job_spec = copy.deepcopy(plan)
+    job_spec.restart = number
+    ranks, local = job_spec.size, not where and not starter.places_ranks
     limits = Limits(start=options.start_timeout(chosen), grace=job_spec.grace, lost_after=job_spec.lost_after)
     with ExitStack() as stack:
         request = _request(chosen, ranks, where, library)
         directory, reached = "", None
-        stack.enter_context(_leaving_in_order())
         if local or (where and not starter.places_ranks and not remote_hosts.is_left_to_mpiexec(chosen.mpi_args)):
             directory = stack.enter_context(private_directory.make())
             reached = None if local else _remote(chosen, where, directory, limits)
@@ -96,7 +116,7 @@ def _launch(chosen: Namespace, ranks: int) -> int:
         command = starter.command(program, request)
         if chosen.dry_run:
             print(dry_run.plan(request, reached, job_spec, command), end="")
-            return 0
+            return restarts.Life(0)
         here = ranks if local else sum(host.slots for host in where if addresses.is_own(host.name))
         open_files.provide(here, ranks - here)
         if chosen.verbose:
@@ -116,26 +136,15 @@ def _launch(chosen: Namespace, ranks: int) -> int:
         asked = stack.enter_context(status.listen())
         job.status.serve(asked)
         serving = metrics.serving(running_jobs.name_of(asked), chosen.metrics_port, chosen.metrics_file)
-        return job.run(command, request.environ, stack.enter_context(serving))
+        code = job.run(command, request.environ, stack.enter_context(serving))
+    return restarts.Life(code, job.failure(code), _why_final(code, number, job))
 
 
-@contextmanager
-def _leaving_in_order() -> Iterator[None]:
-    """Removes the job's directory, even if a signal arrives before the job has begun."""
-
-    def leave(number: int, frame: object) -> None:
-        if number not in PASSED_ON:  # these are for ranks, and there are none yet
-            sys.exit(128 + number)
-
-    before = {}
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *PASSED_ON):
-        if signal.getsignal(number) != signal.SIG_IGN:
-            before[number] = signal.signal(number, leave)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _why_final(code: int, number: int, job: Job) -> str:
+    """Why a new start would fail in the same way. A later life may miss a host that is just starting again."""
+    if code in _WRONG_USE:
+        return f"exit code {code} means wrong arguments, or a program that cannot be executed"
+    return "" if number or job.was_up() else "not all ranks had completed init(), so the job would fail again"
 
 
 def _request(chosen: Namespace, ranks: int, where: list[Host], library: str) -> Request:

@@ -22,7 +22,7 @@ def plan(request: Request, reached: Remote | None, job_spec: spec.Spec, command:
     lines.append(f"starter: {shlex.join(command)}")
     names = sorted(name.decode(errors="backslashreplace") for name in job_spec.environ)
     lines.append(f"environment of each rank: {' '.join(names)}")
-    per_rank = [*job_spec.threads, "SIRTAKI_SIZE"]
+    per_rank = [*job_spec.threads, "SIRTAKI_SIZE", spec.RESTART_VARIABLE]
     lines.append(f"set for each host or rank: {' '.join(per_rank)}")
     return "".join(f"{line}\n" for line in lines)
 

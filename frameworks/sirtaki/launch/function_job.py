@@ -249,7 +249,7 @@ class _Exchange:
 
         if code == _WRONG_COMMAND_LINE and not self._failures:
             raise ValueError("sirtakirun refuses these arguments, see its message")
-        if self._failures:
+        if self._failures and code:  # with exit code 0, a later start of the job has succeeded
             rank, failure = self._failures[0]
             raise RuntimeError(f"the function failed on rank {rank} of {self._ranks}:\n{failure}")
         missing = [rank for rank in range(self._ranks) if rank not in self._results]

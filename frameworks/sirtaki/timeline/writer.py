@@ -50,7 +50,7 @@ class Timeline:
     """
 
     def __init__(self, path: str, mark_cycles: bool, chosen: settings.TimelineSettings) -> None:
-        self.path = os.path.abspath(path)
+        self.path = os.path.abspath(settings.file_of_this_start(path))
         form: Form = PerfettoForm() if path.endswith(".pftrace") else ChromeForm()
         self._file = SharedFile(self.path, form, chosen.limit)
         base, suffix = os.path.splitext(self.path)

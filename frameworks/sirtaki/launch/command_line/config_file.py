@@ -54,6 +54,8 @@ def read(path: str) -> dict[str, Any]:
     for section, keys in content.items():
         if section == "controller":
             options.update(_controller(path, keys))
+        elif section == "restarts":
+            options["restarts"] = _restarts(path, keys)
         else:
             options.update(_section(path, section, keys))
     return options
@@ -65,9 +67,15 @@ def _controller(path: str, value: Any) -> dict[str, Any]:
     return {f"use_{value}": True}
 
 
+def _restarts(path: str, value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{path}: restarts: {value!r} is not a whole number of at least 0")
+    return value
+
+
 def _section(path: str, section: Any, content: Any) -> dict[str, Any]:
     if section not in _SECTIONS:
-        known = ", ".join(("controller", *_SECTIONS))
+        known = ", ".join(("controller", "restarts", *_SECTIONS))
         raise ValueError(f"{path}: unknown key {section!r}; there are {known}")
     if content is None:
         return {}

@@ -15,6 +15,7 @@ from sirtaki.starters import STARTERS
 
 LOST_HOST_VARIABLE = "SIRTAKI_LOST_HOST_SECONDS"
 GRACE_VARIABLE = "SIRTAKI_GRACE_SECONDS"
+RESTARTS_VARIABLE = "SIRTAKI_RESTARTS"
 _LAUNCHERS = ("auto", "mpiexec", *(starter.called for starter in STARTERS if starter.places_ranks))
 _LONGEST = 1e6  # seconds
 
@@ -97,6 +98,10 @@ def _positive(text: str) -> int:
     return number
 
 
+def _number(text: str) -> int:
+    return 0 if text == "0" else _positive(text)
+
+
 def _port(text: str) -> int:
     number = _positive(text)
     if number > 65535:
@@ -174,6 +179,8 @@ def _add_main(parser: _Parser) -> None:
     add(parser, "--start-timeout", type=_positive, metavar="S", help=words)
     words = f"seconds from SIGTERM, Ctrl-C or a failure until SIGKILL ({GRACE_VARIABLE}, else {GRACE:g})"
     add(parser, "--grace-seconds", type=_seconds_of, metavar="S", help=words)
+    words = f"after a failure start the job anew, at most N times ({RESTARTS_VARIABLE}, else 0)"
+    add(parser, "--restarts", type=_number, metavar="N", help=words)
     add(parser, "--config-file", metavar="FILE", help="YAML file with options; flags on the command line override it")
     words = "print the hosts and commands of the job, and start nothing"
     add(parser, "--dry-run", action=switch, help=words)
@@ -239,6 +246,16 @@ def grace(options: argparse.Namespace) -> float:
         return _seconds_of(os.environ[GRACE_VARIABLE])
     except argparse.ArgumentTypeError as error:
         raise ValueError(f"{GRACE_VARIABLE}={error}") from None
+
+
+def restarts(options: argparse.Namespace) -> int:
+    """How often the job may be started anew. Raises ValueError."""
+    if options.restarts is not None or not os.environ.get(RESTARTS_VARIABLE):
+        return options.restarts or 0
+    try:
+        return _number(os.environ[RESTARTS_VARIABLE])
+    except argparse.ArgumentTypeError as error:
+        raise ValueError(f"{RESTARTS_VARIABLE}={error}") from None
 
 
 def lost_after() -> float:

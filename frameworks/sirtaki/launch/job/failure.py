@@ -62,9 +62,11 @@ class Failure:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.time))
         place = f"{self.site}, " if self.site else ""
         what = "missing" if self.kind == "passed limit" else "failed"
+        return f"rank {self.rank} on host {self.host} {what} first: {self.first_line()} ({place}{when})"
+
+    def first_line(self) -> str:
         first = self.text.partition("\n")[0]
-        first = first if len(first) <= _LONGEST else first[: _LONGEST - 3] + "..."
-        return f"rank {self.rank} on host {self.host} {what} first: {first} ({place}{when})"
+        return first if len(first) <= _LONGEST else first[: _LONGEST - 3] + "..."
 
 
 class FirstFailure:

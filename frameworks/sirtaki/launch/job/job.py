@@ -98,6 +98,8 @@ class Job:
         self._ending = Ending()
         self._last_lines = LastLines(screen, starter, self._mpiexec, self._workers, arrivals, verbose)
         self._passed_on: set[int] = set()  # signals for which no rank has yet reported a missing handler
+        self._handlers: dict[int, Any] = {}  # before this job
+        self._received: set[int] = set()
 
     def run(self, command: Sequence[str], environ: dict[str, str], started: Callable[[], None]) -> int:
         """Starts the command and runs until no process of the job lives. Returns the exit code. Raises OSError.
@@ -118,8 +120,21 @@ class Job:
         code = self._last_lines.show(self._failure.cause, self._ending)
         self._deliver_output()
         self._selector.close()
-        wake.close()
+        self._unwatch_signals(wake)
         return code
+
+    def failure(self, code: int) -> str:
+        """After run(): what failed, in words; "" if the job succeeded or was asked to end."""
+        if not code or self._ending.asked_by or self._received.intersection(_ENDING):
+            return ""
+        cause = self._failure.cause
+        if cause is None:
+            return "ranks did not start" if self._ending.late else f"exit code {code}"
+        return f"rank {cause.rank} failed ({cause.first_line()})"
+
+    def was_up(self) -> bool:
+        """Whether all ranks have completed init() at least once."""
+        return self._starting.was_up
 
     def _watch_signals(self) -> socket.socket:
         receive, self._wake = socket.socketpair()
@@ -127,10 +142,17 @@ class Job:
         self._wake.setblocking(False)
         for number in (*_ENDING, signal.SIGCHLD, *PASSED_ON):
             if signal.getsignal(number) != signal.SIG_IGN:  # keeps the effect of nohup
-                signal.signal(number, lambda number, frame: None)
+                self._handlers[number] = signal.signal(number, lambda number, frame: self._received.add(number))
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         self._selector.register(receive, selectors.EVENT_READ, self._on_signal)
         return receive
+
+    def _unwatch_signals(self, wake: socket.socket) -> None:
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        for end in (wake, self._wake):
+            end.close()
 
     # ---- waiting --------------------------------------------------------------------------------------------------
 

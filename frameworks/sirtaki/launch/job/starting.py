@@ -12,11 +12,12 @@ _SETTING = "SIRTAKI_START_TIMEOUT"
 class Starting:
     """ranks: number of ranks. The first call of init() starts the limit for all ranks: once until all have called it,
     and once again until all have completed it. A later init(), after shutdown(), has the same limit. due: when the
-    limit ends.
+    limit ends. was_up: all ranks have completed init() at least once.
     """
 
     def __init__(self, ranks: int) -> None:
         self.due = NEVER
+        self.was_up = False
         self._ranks = ranks
         self._limit = 0.0
         self._calls = Counter[int]()
@@ -39,6 +40,7 @@ class Starting:
             self._failed.add(rank)
         if self._is_complete() and not self._inside:
             self.due, self._asked = NEVER, False
+            self.was_up = self.was_up or not self._failed
 
     def ask(self) -> tuple[set[int], str]:
         """(ranks to check before missing() is called, the text for the check); no ranks if known or asked already."""

@@ -16,6 +16,7 @@ from sirtaki import starters
 from sirtaki.host.cores import allowed
 
 VARIABLE = "SIRTAKI_LAUNCH_SPEC"
+RESTART_VARIABLE = "SIRTAKI_RESTART_COUNT"
 BY_ENVIRONMENT = "-"  # instead of the file's name
 LOST_AFTER = 30.0  # seconds
 GRACE = 30.0  # seconds; as Slurm (KillWait) and Kubernetes give
@@ -29,7 +30,8 @@ class Spec:
     launcher's host ("" elsewhere), which holds the socket. endpoints, token: to reach the launcher by TCP, as (address,
     port). output: a directory for files of each rank's output, or b"". threads: variables that get each local rank's
     number of cores. binds: whether each rank gets its own cores. grace: seconds from the request to end until SIGKILL.
-    lost_after: seconds of silence until the launcher's host counts as lost, 0 for never.
+    lost_after: seconds of silence until the launcher's host counts as lost, 0 for never. restart: how often the job was
+    started anew.
     """
 
     def __init__(self, *, size: int, command: list[bytes], environ: dict[bytes, bytes], cwd: bytes) -> None:
@@ -45,6 +47,7 @@ class Spec:
         self.binds = False
         self.grace = GRACE
         self.lost_after = LOST_AFTER
+        self.restart = 0
 
     def socket_path(self) -> str:
         return os.path.join(self.directory, "socket")
@@ -123,6 +126,7 @@ def program_environment(spec: Spec, arrived: Mapping[bytes, bytes], cores: int) 
             result[name.encode()] = b"%d" % max(1, cores // ranks)
     result[starters.STARTED_AS.encode()] = starters.started_as(names).encode()
     result[b"SIRTAKI_SIZE"] = b"%d" % spec.size  # init checks it: another size means another MPI's job
+    result[RESTART_VARIABLE.encode()] = b"%d" % spec.restart
     return result
 
 

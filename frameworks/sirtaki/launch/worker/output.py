@@ -113,7 +113,8 @@ class ProgramOutput:
             return -1
         path = self._path(kind)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        begin = os.O_APPEND if self._spec.restart else os.O_TRUNC
+        return os.open(path, os.O_WRONLY | os.O_CREAT | begin, 0o666)
 
     def _path(self, kind: int) -> bytes:
         width = len(str(self._spec.size - 1))
