@@ -26,6 +26,7 @@ _RUNTIME = (
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "preempted",
     "rank",
     "rocm_built",
     "shutdown",

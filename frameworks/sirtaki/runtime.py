@@ -16,7 +16,8 @@ from sirtaki.host import segments
 from sirtaki.libraries import gpu_libraries, mpi_library, mpi_settings
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, bind_existing, bind_global, register_at_init, unbind_all
-from sirtaki.rank_process import arrival, children, ending, stacks, starter_socket, supervisor_link
+from sirtaki.rank_process import arrival, children, ending, preemption, stacks, starter_socket, supervisor_link
+from sirtaki.rank_process.preemption import preempted as preempted
 from sirtaki.timeline import writer
 from sirtaki.timeline.writer import start_timeline as start_timeline
 from sirtaki.timeline.writer import stop_timeline as stop_timeline
@@ -42,6 +43,7 @@ __all__ = [
     "mpi_enabled",
     "mpi_threads_supported",
     "nccl_built",
+    "preempted",
     "rank",
     "rocm_built",
     "shutdown",
@@ -231,6 +233,7 @@ def shutdown() -> None:
     writer.before_shutdown()
     own_rank = core.rank()
     cause = core.shutdown()
+    preemption.leave()  # only now: its thread may have waited for a rank that has left
     ending.note_end(cause)
     stacks.stop()
     if cause is None:

@@ -133,6 +133,12 @@ def send_times(report: Mapping[str, Any]) -> bool:
     return True
 
 
+def warn(number: int) -> None:
+    """Reports a signal by which the job should stop. The launcher passes it on to the other ranks."""
+    if is_there():
+        _send(b"W" + bytes([number]))
+
+
 def leave() -> None:
     """Reports that this process has left the job normally."""
     global _line

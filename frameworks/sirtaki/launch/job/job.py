@@ -90,6 +90,7 @@ class Job:
             on_times=lambda worker, report: self._last_lines.add_times(worker.rank, report),
             on_numbers=lambda worker, text: self.status.on_answer(worker, text, channel.NUMBERS),
             on_unhandled=self._on_unhandled,
+            on_warned=self._on_warned,
         )
         self.status = Status(self._selector, self._workers, title, ranks)
         self._starting = Starting(ranks)
@@ -117,6 +118,8 @@ class Job:
         finally:
             self._mpiexec.kill()
             processes.kill_descendants(os.getpid(), processes.reap_orphans)
+        if not self.status.all_ended_well():
+            self._ending.to_resume.clear()
         code = self._last_lines.show(self._failure.cause, self._ending)
         self._deliver_output()
         self._selector.close()
@@ -125,7 +128,7 @@ class Job:
 
     def failure(self, code: int) -> str:
         """After run(): what failed, in words; "" if the job succeeded or was asked to end."""
-        if not code or self._ending.asked_by or self._received.intersection(_ENDING):
+        if code in (0, os.EX_TEMPFAIL) or self._ending.asked_by or self._received.intersection(_ENDING):
             return ""
         cause = self._failure.cause
         if cause is None:
@@ -224,6 +227,7 @@ class Job:
                     self._on_end_request(number)
                 elif number in PASSED_ON:
                     self._passed_on.add(number)
+                    self._ending.warned_by = self._ending.warned_by or number
                     if not self._workers.pass_on(number):
                         self._on_unhandled(None, number)
 
@@ -239,6 +243,12 @@ class Job:
         else:
             who = "no rank has started yet" if worker is None else f"the program of rank {worker.rank} has no handler"
             self._screen.note(f"{signal.Signals(number).name} has no effect: {who}")
+
+    def _on_warned(self, worker: Worker, number: int) -> None:
+        """A rank stops because of this signal. The others may not have received it."""
+        if not self._ending.warned_by and not self._ending.sent:
+            self._ending.warned_by = number
+            self._workers.pass_on(number)
 
     def _on_end_request(self, number: int) -> None:
         if self._ending.asked_by:  # the second request: kill now
@@ -266,7 +276,9 @@ class Job:
         """ended (in the message): the program was asked to end, so its exit code is a consequence and no cause."""
         code = message["code"]
         self.status.on_end(worker.rank, code)
-        if not message["ended"]:
+        if code == os.EX_TEMPFAIL and not message["lost"]:
+            self._ending.to_resume.add(worker.rank)
+        elif not message["ended"]:
             cause = failure.of_exit(worker.rank, worker.host, code, message["asked"])
             self._failure.on_exit(cause)
             if code or message["lost"]:

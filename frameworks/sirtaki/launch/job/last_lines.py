@@ -1,7 +1,8 @@
 """The last lines of a job: why it ended, or where its time went; and its exit code."""
 
+import os
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sirtaki.launch.job.failure import Failure
@@ -17,17 +18,21 @@ _FAILED = 1
 
 @dataclass
 class Ending:
-    """How a job ends. asked_by: the signal that asked the launcher to end, else 0. sent: the signal that the workers
-    got, 0 while the job goes on. late: ranks did not arrive in time. unreached: because hosts were not reached.
-    abandoned: mpiexec has ended, but not its ranks. given_up: processes that do not end are left alone.
+    """How a job ends. asked_by: the signal that asked the launcher to end, else 0. warned_by: the first one that was
+    passed on to programs that handle it, else 0. sent: the signal that the workers got, 0 while the job goes on. late:
+    ranks did not arrive in time. unreached: because hosts were not reached. abandoned: mpiexec has ended, but not its
+    ranks. given_up: processes that do not end are left alone. to_resume: ranks that have saved their work and ask for a
+    new start of the job.
     """
 
     asked_by: int = 0
+    warned_by: int = 0
     sent: int = 0
     late: bool = False
     unreached: bool = False
     abandoned: bool = False
     given_up: bool = False
+    to_resume: set[int] = field(default_factory=set)
 
 
 class LastLines:
@@ -58,6 +63,12 @@ class LastLines:
         code = self._mpiexec.exit_code()
         if cause is not None:
             return self._show_failure(cause, code, ending)
+        if ending.to_resume:
+            self._show_times()
+            number = ending.asked_by or ending.warned_by
+            after = f" after {signal.Signals(number).name}" if number else ""
+            self._screen.note(f"the job has stopped{after}, to be started again (exit code {os.EX_TEMPFAIL})")
+            return os.EX_TEMPFAIL
         if ending.asked_by:
             return self._show_signal(ending.asked_by)
         self.show_words(cause, ending)
@@ -103,6 +114,10 @@ class LastLines:
             started = f"has started {arrived} of {ranks} ranks"
             self._screen.note(f"{called} ended with exit code 0, but {started}: do --mpi-args give another number?")
             return _FAILED
-        elif self._times:
-            self._screen.note(summary_line.line([report for _, report in sorted(self._times.items())]))
+        else:
+            self._show_times()
         return code
+
+    def _show_times(self) -> None:
+        if self._times:
+            self._screen.note(summary_line.line([report for _, report in sorted(self._times.items())]))

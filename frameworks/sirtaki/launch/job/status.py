@@ -113,6 +113,10 @@ class Status:
             current.waiting.discard(rank)
         self.look()
 
+    def all_ended_well(self) -> bool:
+        """Whether every rank has ended with exit code 0, or asks for a new start of the job."""
+        return len(self._ended) == self._ranks and set(self._ended.values()) <= {0, os.EX_TEMPFAIL}
+
     def look(self) -> None:
         now = time.monotonic()
         for kind, current in list(self._rounds.items()):

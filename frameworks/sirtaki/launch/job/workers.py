@@ -39,8 +39,9 @@ class Workers:
     listeners: sockets that workers connect to; workers that connect by TCP must have the token. The callbacks:
     on_output(rank, OUT or ERR, bytes), on_arrival(worker), on_exit(worker, message), on_loss(worker), on_host(message),
     on_joined(worker, limit), on_over(worker, well), on_cause(worker, message), on_status(worker, text),
-    on_times(worker, report), on_numbers(worker, text), on_unhandled(worker, signal). on_host returns whether to keep
-    the connection. lost_after: seconds of silence until a connection counts as lost.
+    on_times(worker, report), on_numbers(worker, text), on_unhandled(worker, signal),
+    on_warned(worker, signal). on_host returns whether to keep the connection. lost_after: seconds of silence until a
+    connection counts as lost.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Workers:
         on_times: Callable[[Worker, dict[str, Any]], None] = lambda worker, report: None,
         on_numbers: Callable[[Worker, str], None] = lambda worker, text: None,
         on_unhandled: Callable[[Worker, int], None] = lambda worker, number: None,
+        on_warned: Callable[[Worker, int], None] = lambda worker, number: None,
         on_host: Callable[[dict[str, Any]], bool] = lambda message: False,
         ranks: int = 1,
         lost_after: float = 0,
@@ -81,6 +83,7 @@ class Workers:
         self._on_times = on_times
         self._on_numbers = on_numbers
         self._on_unhandled = on_unhandled
+        self._on_warned = on_warned
         self._connected: dict[socket.socket, Worker] = {}
         for listener in listeners:
             listener.setblocking(False)
@@ -227,6 +230,8 @@ class Workers:
             self._on_numbers(worker, payload.decode(errors="replace"))
         elif kind == channel.UNHANDLED:
             self._on_unhandled(worker, payload[0])
+        elif kind == channel.WARNED:
+            self._on_warned(worker, payload[0])
         elif kind == channel.CAUSE:
             self._on_cause(worker, json.loads(payload))
         elif kind == channel.EXIT:

@@ -23,6 +23,8 @@ JOINED, OVER, CAUSE, STATUS = 6, 11, 7, 10
 FAIL, ASK, LATE = 8, 9, 12
 # From the launcher: pass this signal on if the program handles it. From a worker: the program does not.
 SIGNAL, UNHANDLED = 13, 14
+# From a worker: its rank has received this signal itself, and all ranks should stop.
+WARNED = 19
 # From a worker: where the time of its rank's steps went.
 TIMES = 17
 # From the agent or remote shell of another host: the host is reached, or why not.

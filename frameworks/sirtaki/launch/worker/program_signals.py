@@ -8,6 +8,7 @@ second signal would interrupt the program's handler.
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterable
 
@@ -50,7 +51,7 @@ class Warnings:
 
     def note_received(self, numbers: Iterable[int]) -> None:
         """The supervisor has received these signals directly."""
-        self._received.update(dict.fromkeys(set(PASSED_ON).intersection(numbers), time.monotonic()))
+        self._received.update(dict.fromkeys({*PASSED_ON, signal.SIGTERM}.intersection(numbers), time.monotonic()))
 
     def pass_on(self, number: int) -> None:
         self._waiting.setdefault(number, time.monotonic() + _WINDOW)

@@ -24,6 +24,8 @@ FAIL, ASK = b"F", b"A"
 NUMBERS = b"R"
 # To the rank: raise this signal if the program handles it. From the rank: the program does not.
 SIGNAL = b"S"
+# From the rank: it has received this signal, by which all ranks should stop.
+WARNED = b"W"
 # From the rank: it lacks the socket by which MPI talks to the starter. To the rank: that descriptor, if there is one.
 DESCRIPTOR = b"D"
 VARIABLE = "SIRTAKI_SUPERVISOR"

@@ -70,6 +70,8 @@ class Supervisor:
             self._wait()
         self._program.remove_segments()
         code = self._program.exit_code or 0
+        if code == os.EX_TEMPFAIL:
+            return 0  # Open MPI would end the other ranks; the launcher has the code
         return code if code >= 0 else 128 - code
 
     # ---- starting -------------------------------------------------------------------------------------------------
@@ -222,7 +224,8 @@ class Supervisor:
         self._line.drain()
         code = self._program.exit_code = code or self._state.announced_code
         lost, waits = self._line.was_lost(), self._timers.waits(self._end_program)
-        if (lost or code) and not self._program.asked and not waits:
+        failed = lost or code not in (0, os.EX_TEMPFAIL)
+        if failed and not self._program.asked and not waits:
             self._timers.at(time.monotonic() + _LINGERS, self._stay_no_longer)
         asked = self._asked and waits
         self._launcher.send(channel.EXIT, {"code": code, "ended": self._program.asked, "asked": asked, "lost": lost})
@@ -252,6 +255,8 @@ class Supervisor:
             self._line.give(starters.descriptor()[1])
         elif kind == rank_link.SIGNAL:
             self._launcher.send(channel.UNHANDLED, content)
+        elif kind == rank_link.WARNED:
+            self._launcher.send(channel.WARNED, content)
 
     def _on_ask(self) -> None:
         if self._line.joined() and not self._state.up:
