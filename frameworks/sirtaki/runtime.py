@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sirtaki import process_sets, settings, starters
+from sirtaki.checkpoints import saving
 from sirtaki.checks import call_numbers, gradient_kinds, parameter_check
 from sirtaki.host import segments
 from sirtaki.libraries import gpu_libraries, mpi_library, mpi_settings
@@ -221,7 +222,7 @@ def _check_not_alone() -> None:
 def shutdown() -> None:
     """Leaves the job. Returns when all ranks have called it. No effect when not initialised.
 
-    Removes all process sets; a later init() starts a new job.
+    Removes all process sets; a later init() starts a new job. Raises the OSError of a checkpoint that was not written.
 
     >>> hvd.shutdown()
     >>> hvd.is_initialized()
@@ -230,6 +231,7 @@ def shutdown() -> None:
     """
     if not is_initialized():
         return
+    saving.finish()
     writer.before_shutdown()
     own_rank = core.rank()
     cause = core.shutdown()

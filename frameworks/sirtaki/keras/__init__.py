@@ -7,6 +7,7 @@ NotImplementedError. If tf.keras is Keras 2 (TF_USE_LEGACY_KERAS=1), the names a
 from __future__ import annotations
 
 from sirtaki import runtime
+from sirtaki.checkpoints.arrays import checkpoint, latest
 from sirtaki.checks import call_site
 from sirtaki.exceptions import HorovodInternalError, SirtakiInternalError
 from sirtaki.extensions import check_extension
@@ -55,8 +56,10 @@ __all__ = [
     "callbacks",
     "check_extension",
     "check_parameters",
+    "checkpoint",
     "elastic",
     "global_process_set",
+    "latest",
     "load_model",
     "reducescatter",
     "remove_process_set",

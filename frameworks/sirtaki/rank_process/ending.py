@@ -19,6 +19,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from sirtaki.checkpoints import saving
 from sirtaki.checks.call_site import call_site, site_in
 from sirtaki.exceptions import SirtakiInternalError
 from sirtaki.native import core
@@ -102,6 +103,11 @@ class _Ending:
         self._report_replaced_hook()
         if self.shutdown is None:  # no init() has succeeded
             return
+        try:
+            saving.finish()
+        except OSError as error:
+            if not self._exit_code and core.is_initialized():
+                self._fail(error)
         if not self._exit_code or not core.is_initialized():
             _print_caught_failure()
             supervised = supervisor_link.is_there()

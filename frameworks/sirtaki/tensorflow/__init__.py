@@ -18,6 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from sirtaki import runtime
+from sirtaki.checkpoints.arrays import checkpoint, latest
 from sirtaki.checks import call_site
 from sirtaki.exceptions import HorovodInternalError, SirtakiInternalError
 from sirtaki.extensions import check_extension
@@ -88,12 +89,14 @@ __all__ = [
     "broadcast_variables",
     "check_extension",
     "check_parameters",
+    "checkpoint",
     "elastic",
     "global_process_set",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",
     "join",
+    "latest",
     "local_rank_op",
     "local_size_op",
     "process_set_included_op",

@@ -26,6 +26,7 @@ from sirtaki.runtime import *  # noqa: F403
 from sirtaki.timing.summary import step_report
 from sirtaki.torch import elastic
 from sirtaki.torch.captured import capture
+from sirtaki.torch.checkpoint import checkpoint, latest
 from sirtaki.torch.collectives.allgather import (
     allgather,
     allgather_async,
@@ -100,6 +101,7 @@ __all__ = [
     "capture",
     "check_extension",
     "check_parameters",
+    "checkpoint",
     "elastic",
     "gather",
     "global_process_set",
@@ -114,6 +116,7 @@ __all__ = [
     "irecv",
     "isend",
     "join",
+    "latest",
     "poll",
     "recv",
     "reduce",
