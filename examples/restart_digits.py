@@ -2,8 +2,8 @@
 
     sirtakirun -np 2 --restarts 1 python examples/restart_digits.py --kill-at 60
 
-The last rank is killed at step 60 of the first life. A signal of a scheduler (SIGTERM, SIGUSR1) makes all ranks save and stop.
-The lines marked with a number are all that a program needs for this.
+The last rank is killed at step 60 of the first life. A scheduler's signal (SIGTERM, SIGUSR1) makes all ranks save and
+stop. The lines marked with a number are all that a program needs for this.
 """
 
 import argparse

@@ -10,7 +10,7 @@ from sharded_training import SmallNet, adamw, check_same_bits, sharded, train
 
 import sirtaki.torch as hvd
 from sirtaki.checkpoints import saving
-from sirtaki.torch.checkpoint import _dumped
+from sirtaki.torch.checkpoints import _dumped
 
 
 def state_of(model, optimizer, step):
@@ -79,7 +79,9 @@ def test_a_damaged_file_on_all_ranks(rank_count, tmp_path):
 @ranks(1)
 def test_a_state_that_could_not_be_loaded_is_refused(rank_count, tmp_path):
     folder = shared(tmp_path)
-    with pytest.raises(ValueError, match=r"latest\(\) could not load this state; use tensors.*, not argparse.Namespace"):
+    with pytest.raises(
+        ValueError, match=r"latest\(\) could not load this state; use tensors.*, not argparse.Namespace"
+    ):
         hvd.checkpoint(folder, {"options": argparse.Namespace(lr=0.1)})
     assert os.listdir(folder) == []
     assert len(_dumped({"weights": torch.ones(1000)}).getvalue()) > 4000

@@ -120,6 +120,18 @@ def test_digits_are_learned_on_two_ranks() -> None:
     assert accuracy and float(accuracy.group(1)) > 0.95, text
 
 
+def test_digits_are_learned_in_two_lives(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "sirtaki.launch", "-np", "2", "--restarts", "1", sys.executable]
+    example = [str(EXAMPLES / "restart_digits.py"), "--kill-at", "60", "--folder", str(tmp_path)]
+    done = subprocess.run([*words, *example], env=jobs.environment(), capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    lives = re.findall(r"Life (\d) begins at step (\d+) on 2 rank", done.stdout)
+    assert lives == [("0", "0"), ("1", "50")], done.stdout
+    assert "restart 1 of 1 in 1 s: rank 1 failed (killed by signal 9, SIGKILL" in done.stderr
+    accuracy = re.search(r"Test accuracy: (\d\.\d{4})$", done.stdout, re.MULTILINE)
+    assert accuracy and float(accuracy.group(1)) > 0.95, done.stdout
+
+
 @pytest.mark.parametrize("backend", ["tensorflow", pytest.param("torch", marks=pytest.mark.long)])
 def test_keras_digits(backend: str) -> None:
     """Learned on two ranks, with the losses of one process on the joined batches.

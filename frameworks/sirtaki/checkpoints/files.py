@@ -24,15 +24,15 @@ def write(folder: str, content: Content, suffix: str, keep: int) -> None:
 
     One process at a time may write into a folder. Files that a killed one has left unfinished are removed.
     """
-    _make(folder)
     older = list(_listed(folder, suffix))
-    for name in os.listdir(folder):
-        if name.startswith(_UNFINISHED):
-            _remove(folder, name)
     number = older[0][0] + 1 if older else 1
     path = os.path.join(folder, f"checkpoint-{number:08d}-{_digest(content)}{suffix}")
     unfinished = os.path.join(folder, f"{_UNFINISHED}{number}-{os.getpid()}")
     try:
+        _make(folder)
+        for name in os.listdir(folder):
+            if name.startswith(_UNFINISHED):
+                _remove(folder, name)
         with open(unfinished, "wb") as file:
             file.write(content)
             file.flush()
@@ -40,7 +40,8 @@ def write(folder: str, content: Content, suffix: str, keep: int) -> None:
         os.rename(unfinished, path)
         _sync_folder(folder)
     except OSError as error:
-        _remove(folder, os.path.basename(unfinished))
+        with contextlib.suppress(OSError):
+            os.unlink(unfinished)
         raise OSError(error.errno, f"the checkpoint was not written: {error.strerror}", path) from error
     for _, name in older[keep - 1 :]:
         _remove(folder, name)

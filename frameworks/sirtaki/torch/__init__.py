@@ -26,7 +26,7 @@ from sirtaki.runtime import *  # noqa: F403
 from sirtaki.timing.summary import step_report
 from sirtaki.torch import elastic
 from sirtaki.torch.captured import capture
-from sirtaki.torch.checkpoint import checkpoint, latest
+from sirtaki.torch.checkpoints import checkpoint, latest
 from sirtaki.torch.collectives.allgather import (
     allgather,
     allgather_async,
