@@ -159,6 +159,14 @@ def test_a_signal_after_another_rank_has_left(tmp_path: Path) -> None:
     assert done.stdout == b"[0] ended True\n"
 
 
+def test_a_failed_job_does_not_wait_for_a_rank_that_computes(tmp_path: Path) -> None:
+    """Its SIGTERM comes from the launcher, and is no preemption."""
+    code = "hvd.preempted()\nmeet('second')\nif rank: os.kill(os.getpid(), signal.SIGKILL)\ntime.sleep(1000)\n"
+    done = run("-np", "2", "--grace-seconds", "1000", *written(tmp_path, code))
+    assert done.returncode == 128 + signal.SIGKILL, done.stderr
+    assert b"rank 1 on host" in done.stderr.splitlines()[-1]
+
+
 def test_calls_that_are_refused() -> None:
     assert "sirtaki" in sys.modules
     with pytest.raises(ValueError, match="init"):

@@ -8,6 +8,7 @@ the program may be waiting for a rank that has stopped already. The kernel wakes
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import os
 import signal
@@ -56,6 +57,7 @@ class _Watch:
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         self._handlers: dict[int, Any] = {}  # before
+        self._dies_of_sigterm = not callable(signal.getsignal(signal.SIGTERM))
         for number in _SIGNALS:
             before = signal.getsignal(number)
             if number == signal.SIGTERM or before == signal.SIG_DFL:
@@ -107,18 +109,33 @@ class _Watch:
         return other == -1
 
     def _run(self) -> None:
-        while not (numbers := set(os.read(self._read, 64))).intersection(self._handlers):
-            if 0 in numbers:
-                return
-        self.noticed = True  # before `calls` is read: the program counts first, and then looks here
-        supervisor_link.warn(min(numbers.intersection(self._handlers)))
+        while 0 not in (numbers := set(os.read(self._read, 64))):
+            wanted = numbers.intersection(self._handlers)
+            if wanted and not self.noticed:
+                self.noticed = True  # before `calls` is read: the program counts first, and then looks here
+                supervisor_link.warn(min(wanted))
+                self._agree()
+            if signal.SIGTERM in numbers and self._dies_of_sigterm and _job_has_failed():
+                _die_of_sigterm()
+
+    def _agree(self) -> None:
         try:
             counts = exchange.allgather_bytes(self.calls.to_bytes(8, "big"), "preempted")
             self._last_step = max(int.from_bytes(count, "big") for count in counts)
         except (SirtakiInternalError, ValueError) as error:
             # Without a failure another rank has left, so the program is at its end, too.
-            self._error = error if core.is_initialized() and core.cause() is not None else None
+            self._error = error if _job_has_failed() else None
         self._decided.set()
+
+
+def _job_has_failed() -> bool:
+    return core.is_initialized() and core.cause() is not None
+
+
+def _die_of_sigterm() -> None:
+    """The launcher ends the ranks of a failed job by SIGTERM. They would compute until SIGKILL, and save nothing."""
+    ctypes.CDLL(None).signal(signal.SIGTERM, None)  # Python sets handlers on the main thread only
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 _watch: _Watch | None = None
