@@ -8,6 +8,7 @@ import pytest
 from launching import Running, program, run, running, written
 
 from sirtaki.launch import restarts
+from sirtaki.launch.job import status
 
 LIFE = "life = int(os.environ['SIRTAKI_RESTART_COUNT'])\n"
 DIES_ONCE = (
@@ -92,6 +93,11 @@ def test_a_signal_between_two_lives(tmp_path: Path) -> None:
         assert job.process.returncode == 128 + signal.SIGTERM
         assert error == b"sirtakirun: ended by a signal before restart 1\n"
         job.assert_nothing_left()
+
+
+def test_the_status_names_the_life() -> None:
+    assert ": 2 ranks of python train.py, started at 20" in status.title(["python", "train.py"], 2)
+    assert ": 2 ranks of python train.py, restart 1 at 20" in status.title(["python", "train.py"], 2, 1)
 
 
 def test_the_wait_before_a_start() -> None:

@@ -131,7 +131,7 @@ def _live(
             limits=limits,
             verbose=chosen.verbose,
             arrivals=arrivals,
-            title=status.title(chosen.command, ranks),
+            title=status.title(chosen.command, ranks, number),
         )
         asked = stack.enter_context(status.listen())
         job.status.serve(asked)

@@ -50,12 +50,13 @@ def listen() -> socket.socket:
     return listener
 
 
-def title(command: Sequence[str], ranks: int) -> str:
+def title(command: Sequence[str], ranks: int, restart: int = 0) -> str:
     """Describes a job that this launcher starts now."""
     words = shlex.join(command)
     shown = words if len(words) <= _LONGEST_TITLE else words[: _LONGEST_TITLE - 3] + "..."
     since = time.strftime("%Y-%m-%d %H:%M:%S")
-    return f"job {os.getpid()}: {ranks} rank{'s' if ranks > 1 else ''} of {shown}, started at {since}"
+    how = f"restart {restart}" if restart else "started"
+    return f"job {os.getpid()}: {ranks} rank{'s' if ranks > 1 else ''} of {shown}, {how} at {since}"
 
 
 @dataclass
