@@ -29,7 +29,7 @@ Record RecordRing::load(std::size_t slot) const {
 }
 
 // A thread may stop in the middle while the others write a whole lap. Then their record for this slot is dropped.
-void RecordRing::write_among_others(const Record& record) {
+void RecordRing::write_among_others(Record record) {
   const std::uint64_t number = Atomic(head_).fetch_add(1, std::memory_order_relaxed);
   const std::size_t slot = slot_of(number);
   if (Atomic(stamps_[slot]).exchange(kBusy, std::memory_order_acquire) == kBusy) return;
