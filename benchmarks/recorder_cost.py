@@ -1,9 +1,9 @@
 """The cost of the flight recorder: with it and without, in turns within one job.
 
-It times a 1 KiB allreduce, a step of 32 small buckets, and one of torch's DistributedOptimizer with the 161 gradients
-of ResNet-50.
+It times a 1 KiB allreduce of the core and one of torch, a step of 32 small buckets, and one of torch's
+DistributedOptimizer with the 161 gradients of ResNet-50.
 
-    python benchmarks/recorder_cost.py [--ranks 2] [--turns 40] [--only core|torch]
+    python benchmarks/recorder_cost.py [--ranks 2] [--turns 40] [--only core|call|torch]
 
 A turn leaves the job and joins it again, because init() reads the setting; its time is the least of many rounds, since
 other work on the machine only adds time. A job may lie better or worse in memory. So each turn with the recorder is
@@ -25,6 +25,14 @@ from pathlib import Path
 FRAMEWORKS = Path(__file__).resolve().parents[1] / "frameworks"
 TURNS = """
 import json, os, sys, time
+def fastest(call, count, rounds):
+    for _ in range(2 * count): call()
+    best = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        for _ in range(count): call()
+        best.append((time.perf_counter() - begin) / count)
+    return min(best)
 def compare(hvd, measure):
     found = {}
     for turn in range(2 * int(sys.argv[1])):
@@ -53,15 +61,14 @@ def step():
     works = [submit(f"bucket{i}", of, i == 31) for i, of in enumerate(buckets)]
     for work in works: work.wait()
     core.end_step()
-def fastest(call, count, rounds):
-    for _ in range(2 * count): call()
-    best = []
-    for _ in range(rounds):
-        begin = time.perf_counter()
-        for _ in range(count): call()
-        best.append((time.perf_counter() - begin) / count)
-    return min(best)
 compare(hvd, lambda: {"1 KiB allreduce": fastest(small, 50, 300), "step of 32 buckets": fastest(step, 2, 200)})
+"""
+CALL = """
+import torch, sirtaki.torch as hvd
+tensor = torch.ones(256)
+def call():
+    hvd.allreduce(tensor, name="small", op=hvd.Sum)
+compare(hvd, lambda: {"hvd.allreduce of 1 KiB": fastest(call, 50, 300)})
 """
 # Its backward only hands on the gradients.
 TORCH = """
@@ -92,7 +99,7 @@ def measure():
     return {"ResNet-50's optimizer step": min(step(optimizer, parameters, gradients) for _ in range(5))}
 compare(hvd, measure)
 """
-PROGRAMS = {"core": TURNS + CORE, "torch": TURNS + TORCH}
+PROGRAMS = {"core": TURNS + CORE, "call": TURNS + CALL, "torch": TURNS + TORCH}
 
 
 def measured(program: str, ranks: int, turns: int) -> dict[str, dict[str, list[float]]]:

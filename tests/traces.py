@@ -53,8 +53,12 @@ def _check_nesting(slices: list[Slice]) -> None:
 
 
 def check_chrome(path: Path) -> Trace:
-    """Reads a timeline. AssertionError for anything that Chrome's trace format does not permit."""
-    events = json.loads(path.read_text())
+    """Reads a timeline. AssertionError for anything that Chrome's trace format does not permit.
+
+    Its description: "the ] at the end of the JSON Array is optional".
+    """
+    content = path.read_text()
+    events = json.loads(content if content.endswith("]\n") else content + "]")
     assert isinstance(events, list) and events[0]["name"] == "sirtaki_timeline", events[:1]
     processes, threads, about = {}, {}, {}
     for event in events:

@@ -98,7 +98,7 @@ Allocate allocation_by(const SirtakiRequest& asked, int device) {
   };
 }
 
-void submit(const SirtakiRequest* asked) {
+void submit_asked(const SirtakiRequest* asked) {
   std::shared_ptr<Engine> engine;
   std::shared_ptr<Work> work;
   const auto start = [&] {
@@ -156,7 +156,7 @@ void ask(std::int32_t question, std::int32_t process_set, void* context,
   });
 }
 
-constexpr SirtakiApi kApi{kSirtakiApiVersion, &submit, &ask};
+constexpr SirtakiApi kApi{kSirtakiApiVersion, &submit_asked, &ask};
 
 }  // namespace
 

@@ -31,14 +31,14 @@ constexpr std::size_t kLongestAnswer = 100'000;  // bytes; the kernel takes some
 using Handler = void (*)(int);
 
 // Globals, since a signal handler can access nothing else.
-std::atomic<int> event{-1};
+std::atomic<int> wake_event{-1};
 std::atomic<pid_t> owner{0};
 std::atomic<Handler> mpis{SIG_DFL};
 
 void on_usr1(int number) {
   const int before = errno;
   if (getpid() == owner.load()) {
-    if (::write(event.load(), &kSignal, sizeof(kSignal)) < 0) errno = before;
+    if (::write(wake_event.load(), &kSignal, sizeof(kSignal)) < 0) errno = before;
     if (const Handler handler = mpis.load(); handler != SIG_DFL) handler(number);
   } else {  // a forked child, which is no rank
     signal(number, SIG_DFL);
@@ -110,7 +110,7 @@ bool signal_is_free(int number) {
 
 RequestListener::RequestListener(std::shared_ptr<Engine> engine, int launcher, bool takes_usr1)
     : engine_(std::move(engine)), launcher_(launcher), takes_usr1_(takes_usr1) {
-  if (event.load() < 0) event = eventfd(0, EFD_CLOEXEC);
+  if (wake_event.load() < 0) wake_event = eventfd(0, EFD_CLOEXEC);
   owner = getpid();
   if (takes_usr1) install();
   sigset_t all;
@@ -123,7 +123,7 @@ RequestListener::RequestListener(std::shared_ptr<Engine> engine, int launcher, b
 
 RequestListener::~RequestListener() {
   uninstall();
-  if (::write(event.load(), &kEnd, sizeof(kEnd)) < 0) {
+  if (::write(wake_event.load(), &kEnd, sizeof(kEnd)) < 0) {
     thread_.detach();
     return;
   }
@@ -132,13 +132,13 @@ RequestListener::~RequestListener() {
 
 void RequestListener::run() {
   pthread_setname_np(pthread_self(), "sirtaki-listen");
-  std::array<pollfd, 2> sources = {{{event.load(), POLLIN, 0}, {launcher_, POLLIN, 0}}};
+  std::array<pollfd, 2> sources = {{{wake_event.load(), POLLIN, 0}, {launcher_, POLLIN, 0}}};
   while (true) {
     if (poll(sources.data(), sources.size(), -1) < 0 && errno != EINTR) return;
     if ((sources[1].revents != 0) && !on_launcher()) sources[1].fd = -1;
     if ((sources[0].revents & POLLIN) == 0) continue;
     std::uint64_t count = 0;
-    if (read(event.load(), &count, sizeof(count)) < 0) continue;
+    if (read(wake_event.load(), &count, sizeof(count)) < 0) continue;
     if (count >= kEnd) return;
     on_signal();
   }

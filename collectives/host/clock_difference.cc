@@ -10,19 +10,19 @@
 namespace sirtaki {
 namespace {
 
-constexpr int kTag = 1;
+constexpr int kClockTag = 1;
 constexpr int kRounds = 16;
 using Numbers = std::array<std::int64_t, 2>;
 
 std::string name_of_rank(int rank) { return "rank " + std::to_string(rank); }
 
 void send(Transport& transport, int to, const Numbers& numbers) {
-  wait_for(transport.send_data(to, kTag, std::as_bytes(std::span(numbers))), transport, name_of_rank(to));
+  wait_for(transport.send_data(to, kClockTag, std::as_bytes(std::span(numbers))), transport, name_of_rank(to));
 }
 
-Numbers receive(Transport& transport, int from) {
+Numbers receive_numbers(Transport& transport, int from) {
   Numbers numbers{};
-  wait_for(transport.receive_data(from, kTag, std::as_writable_bytes(std::span(numbers))), transport,
+  wait_for(transport.receive_data(from, kClockTag, std::as_writable_bytes(std::span(numbers))), transport,
            name_of_rank(from));
   return numbers;
 }
@@ -35,7 +35,7 @@ ClockDifference compare_with_rank_0(Transport& transport) {
   for (int round = 0; round < kRounds; ++round) {
     const std::int64_t before = now();
     send(transport, 0, {});
-    const std::int64_t theirs = receive(transport, 0)[0];
+    const std::int64_t theirs = receive_numbers(transport, 0)[0];
     const std::int64_t half = (now() - before + 1) / 2;
     if (std::chrono::nanoseconds(half) >= best.error) continue;
     best = {std::chrono::nanoseconds(before + half - theirs), std::chrono::nanoseconds(half)};
@@ -46,7 +46,7 @@ ClockDifference compare_with_rank_0(Transport& transport) {
 // Answers the first rank of a host.
 void serve(Transport& transport, int rank) {
   for (int round = 0; round < kRounds; ++round) {
-    receive(transport, rank);
+    receive_numbers(transport, rank);
     send(transport, rank, {now(), 0});
   }
 }
@@ -65,7 +65,7 @@ ClockDifference compare_clocks(Transport& transport, const std::vector<int>& hos
   if (host_of(rank) == host_of(0)) return {};
   const int first = first_of(host_of(rank));
   if (rank != first) {
-    const Numbers numbers = receive(transport, first);
+    const Numbers numbers = receive_numbers(transport, first);
     return {std::chrono::nanoseconds(numbers[0]), std::chrono::nanoseconds(numbers[1])};
   }
   const ClockDifference difference = compare_with_rank_0(transport);

@@ -4,15 +4,9 @@
 
 #include "base/error.h"
 #include "base/topology.h"
+#include "queue/request_check.h"
 
 namespace sirtaki {
-namespace {
-
-[[noreturn]] void refuse(const Request& request, const std::string& why) {
-  throw Error(ErrorKind::kInvalidArgument, std::string(name_of(request.verb)) + " '" + request.name + "': " + why);
-}
-
-}  // namespace
 
 bool is_about_members_only_set(const Request& request) {
   if (request.verb == Verb::kAddProcessSet) return request.root >= 0;
@@ -51,10 +45,10 @@ std::map<int, std::vector<int>> ProcessSets::ranks() const {
 
 ProcessSet& ProcessSets::member_set(int id, const Request& request) {
   ProcessSet* const set = find(id);
-  if (set == nullptr) refuse(request, "there is no process set " + std::to_string(id));
+  if (set == nullptr) refuse_request(request, "there is no process set " + std::to_string(id));
   if (set->rank < 0) {
-    refuse(request, "rank " + std::to_string(rank_) + " is not in process set " + std::to_string(id) +
-                        ", which consists of " + list_ranks(set->ranks));
+    refuse_request(request, "rank " + std::to_string(rank_) + " is not in process set " + std::to_string(id) +
+                                ", which consists of " + list_ranks(set->ranks));
   }
   return *set;
 }
@@ -63,45 +57,47 @@ void ProcessSets::resolve_ranks(const ProcessSet& set, Request& request) const {
   if (request.verb == Verb::kBroadcast) {
     const int root = index_of(set.ranks, request.root);
     if (root < 0) {
-      refuse(request, "root rank " + std::to_string(request.root) + " is not among " + list_ranks(set.ranks));
+      refuse_request(request, "root rank " + std::to_string(request.root) + " is not among " + list_ranks(set.ranks));
     }
     request.root = root;
   } else if (is_point_to_point(request.verb)) {
     if (index_of(set.ranks, request.root) < 0) {
-      refuse(request, "rank " + std::to_string(request.root) + " is not among " + list_ranks(set.ranks));
+      refuse_request(request, "rank " + std::to_string(request.root) + " is not among " + list_ranks(set.ranks));
     }
   } else if (request.verb == Verb::kAddProcessSet) {
     check_new_set(request);
   } else if (request.verb == Verb::kRemoveProcessSet) {
     const bool exists = request.splits.size() == 1 && sets_.contains(static_cast<int>(request.splits[0]));
     if (!exists || request.splits[0] == 0) {
-      refuse(request, "process set " + to_string(request.splits) + " cannot be removed");
+      refuse_request(request, "process set " + to_string(request.splits) + " cannot be removed");
     }
   } else if (request.verb == Verb::kJoin && static_cast<int>(set.ranks.size()) != job_size_) {
-    refuse(request, "works on the global process set only");
+    refuse_request(request, "works on the global process set only");
   }
 }
 
 void ProcessSets::check_new_set(Request& request) const {
   std::ranges::sort(request.splits);
-  if (request.splits.empty()) refuse(request, "no ranks were given");
+  if (request.splits.empty()) refuse_request(request, "no ranks were given");
   for (std::size_t i = 0; i < request.splits.size(); ++i) {
     const std::string shown = std::to_string(request.splits[i]);
     if (request.splits[i] < 0 || request.splits[i] >= job_size_) {
-      refuse(request, "rank " + shown + " does not exist; there are " + std::to_string(job_size_) + " ranks");
+      refuse_request(request, "rank " + shown + " does not exist; there are " + std::to_string(job_size_) + " ranks");
     }
-    if (i > 0 && request.splits[i] == request.splits[i - 1]) refuse(request, "rank " + shown + " is given twice");
+    if (i > 0 && request.splits[i] == request.splits[i - 1])
+      refuse_request(request, "rank " + shown + " is given twice");
   }
   const std::vector<int> ranks(request.splits.begin(), request.splits.end());
   if (is_about_members_only_set(request)) {
     const bool valid = request.root >= kFirstMembersOnlySet && request.root < kEndOfProcessSets;
-    if (!valid || sets_.contains(request.root)) refuse(request, "id " + std::to_string(request.root) + " is not free");
+    if (!valid || sets_.contains(request.root))
+      refuse_request(request, "id " + std::to_string(request.root) + " is not free");
     if (index_of(ranks, rank_) < 0)
-      refuse(request, "rank " + std::to_string(rank_) + " is not among " + list_ranks(ranks));
+      refuse_request(request, "rank " + std::to_string(rank_) + " is not among " + list_ranks(ranks));
     return;
   }
   if (const std::optional<int> id = id_of(ranks)) {
-    refuse(request, list_ranks(ranks) + " already form process set " + std::to_string(*id));
+    refuse_request(request, list_ranks(ranks) + " already form process set " + std::to_string(*id));
   }
 }
 

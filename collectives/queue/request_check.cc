@@ -9,10 +9,6 @@
 namespace sirtaki {
 namespace {
 
-[[noreturn]] void refuse(const Request& request, const std::string& why) {
-  throw Error(ErrorKind::kInvalidArgument, std::string(name_of(request.verb)) + " '" + request.title() + "': " + why);
-}
-
 bool reduces(const Request& request) {
   return request.verb == Verb::kAllreduce || request.verb == Verb::kReducescatter;
 }
@@ -21,7 +17,7 @@ bool is_float(DType dtype) { return !is_integer(dtype) && dtype != DType::kBool;
 
 void check_scale(const Request& request, const char* what, double value) {
   if (!std::isfinite(value))
-    refuse(request, std::string(what) + " is " + std::to_string(value) + ", which is not finite");
+    refuse_request(request, std::string(what) + " is " + std::to_string(value) + ", which is not finite");
 }
 
 void check_reduction(const Request& request, int size) {
@@ -30,13 +26,15 @@ void check_reduction(const Request& request, int size) {
   for (const TensorSpec& tensor : request.tensors) {
     const std::string with = std::string(name_of(request.op)) + " of " + std::string(name_of(tensor.dtype));
     if (tensor.dtype == DType::kBool) {
-      if (request.op == ReduceOp::kAverage) refuse(request, with + " has no meaning; use Sum, Min, Max or Product");
-      if (request.prescale != 1 || request.postscale != 1) refuse(request, "bool cannot be scaled");
+      if (request.op == ReduceOp::kAverage)
+        refuse_request(request, with + " has no meaning; use Sum, Min, Max or Product");
+      if (request.prescale != 1 || request.postscale != 1) refuse_request(request, "bool cannot be scaled");
     }
-    if (request.op == ReduceOp::kAdasum && !is_float(tensor.dtype)) refuse(request, with + " needs a float dtype");
+    if (request.op == ReduceOp::kAdasum && !is_float(tensor.dtype))
+      refuse_request(request, with + " needs a float dtype");
   }
   if (request.op == ReduceOp::kAdasum && request.verb == Verb::kAllreduce && (size & (size - 1)) != 0) {
-    refuse(request, "Adasum needs a number of ranks that is a power of two, not " + std::to_string(size));
+    refuse_request(request, "Adasum needs a number of ranks that is a power of two, not " + std::to_string(size));
   }
 }
 
@@ -44,9 +42,10 @@ void check_shape(const Request& request, const Shape& shape) {
   constexpr std::int64_t kMostElements = std::int64_t{1} << 48;  // times the element size, this still fits in 64 bits
   std::int64_t elements = 1;
   for (const std::int64_t length : shape) {
-    if (length < 0) refuse(request, "negative size in shape " + to_string(shape));
+    if (length < 0) refuse_request(request, "negative size in shape " + to_string(shape));
     const bool fits = !__builtin_mul_overflow(elements, std::max<std::int64_t>(length, 1), &elements);
-    if (!fits || elements > kMostElements) refuse(request, "shape " + to_string(shape) + " has too many elements");
+    if (!fits || elements > kMostElements)
+      refuse_request(request, "shape " + to_string(shape) + " has too many elements");
   }
 }
 
@@ -54,11 +53,12 @@ void check_tensors(const Request& request) {
   const bool empty = request.verb == Verb::kBarrier || request.verb == Verb::kJoin ||
                      request.verb == Verb::kAddProcessSet || request.verb == Verb::kRemoveProcessSet;
   if (empty != request.tensors.empty()) {
-    refuse(request, empty ? "takes no tensors" : "no tensors were given");
+    refuse_request(request, empty ? "takes no tensors" : "no tensors were given");
   }
   const bool has_rows = changes_shape(request.verb);
   for (const TensorSpec& tensor : request.tensors) {
-    if (has_rows && tensor.shape.empty()) refuse(request, "needs a tensor with at least one dimension, got a scalar");
+    if (has_rows && tensor.shape.empty())
+      refuse_request(request, "needs a tensor with at least one dimension, got a scalar");
     check_shape(request, tensor.shape);
     if (tensor.device != request.tensors[0].device) {
       throw Error(ErrorKind::kPrecondition, "'" + request.title() + "': tensors on " +
@@ -69,35 +69,37 @@ void check_tensors(const Request& request) {
 }
 
 void check_splits(const Request& request, int size) {
-  if (request.tensors.size() != 1) refuse(request, "takes one tensor, got " + std::to_string(request.tensors.size()));
+  if (request.tensors.size() != 1)
+    refuse_request(request, "takes one tensor, got " + std::to_string(request.tensors.size()));
   const std::int64_t rows = request.tensors[0].shape[0];
   if (request.splits.empty()) {
     if (rows % size == 0) return;
-    refuse(request, "no splits were given, and " + std::to_string(rows) + " rows cannot be divided evenly among " +
-                        std::to_string(size) + " ranks");
+    refuse_request(request, "no splits were given, and " + std::to_string(rows) +
+                                " rows cannot be divided evenly among " + std::to_string(size) + " ranks");
   }
   if (request.splits.size() != static_cast<std::size_t>(size)) {
-    refuse(request, "splits must have one entry for each of " + std::to_string(size) + " ranks, got " +
-                        std::to_string(request.splits.size()));
+    refuse_request(request, "splits must have one entry for each of " + std::to_string(size) + " ranks, got " +
+                                std::to_string(request.splits.size()));
   }
   std::int64_t left = rows;
   for (const std::int64_t split : request.splits) {
-    if (split < 0) refuse(request, "splits contain the negative number " + std::to_string(split));
+    if (split < 0) refuse_request(request, "splits contain the negative number " + std::to_string(split));
     if (split > left) {
-      refuse(request, "splits " + to_string(request.splits) + " add up to more than the tensor's " +
-                          std::to_string(rows) + " rows");
+      refuse_request(request, "splits " + to_string(request.splits) + " add up to more than the tensor's " +
+                                  std::to_string(rows) + " rows");
     }
     left -= split;
   }
 }
 
 void check_point_to_point(const Request& request) {
-  if (request.tensors.size() != 1) refuse(request, "takes one tensor, got " + std::to_string(request.tensors.size()));
+  if (request.tensors.size() != 1)
+    refuse_request(request, "takes one tensor, got " + std::to_string(request.tensors.size()));
   if (request.tensors[0].device != kHostDevice) {
-    refuse(request, "the tensor is on " + name_of_device(request.tensors[0].device) +
-                        ", but only host memory can be sent and received; copy it to the CPU first");
+    refuse_request(request, "the tensor is on " + name_of_device(request.tensors[0].device) +
+                                ", but only host memory can be sent and received; copy it to the CPU first");
   }
-  if (request.tag < 0) refuse(request, "the tag is negative");
+  if (request.tag < 0) refuse_request(request, "the tag is negative");
 }
 
 struct Range {
@@ -114,13 +116,17 @@ void refuse_overlap(const Request& request, const Range& output, const std::vect
   const auto bytes = static_cast<std::size_t>(element_count(spec.shape)) * size_of(spec.dtype);
   if (bytes == 0 || in >= output.end || output.begin >= in + bytes) return;
   if (input == output.tensor) {
-    refuse(request, "input and output of tensor " + std::to_string(input) + " overlap");
+    refuse_request(request, "input and output of tensor " + std::to_string(input) + " overlap");
   }
-  refuse(request, "the input of tensor " + std::to_string(input) + " and the output of tensor " +
-                      std::to_string(output.tensor) + " overlap");
+  refuse_request(request, "the input of tensor " + std::to_string(input) + " and the output of tensor " +
+                              std::to_string(output.tensor) + " overlap");
 }
 
 }  // namespace
+
+void refuse_request(const Request& request, const std::string& why) {
+  throw Error(ErrorKind::kInvalidArgument, std::string(name_of(request.verb)) + " '" + request.title() + "': " + why);
+}
 
 void check_request(const Request& request, int size) {
   check_tensors(request);
@@ -131,15 +137,16 @@ void check_request(const Request& request, int size) {
   if (request.verb == Verb::kAlltoall) check_splits(request, size);
   if (is_point_to_point(request.verb)) check_point_to_point(request);
   if (request.verb == Verb::kBroadcast && (request.root < 0 || request.root >= size)) {
-    refuse(request,
-           "root " + std::to_string(request.root) + " does not exist; there are " + std::to_string(size) + " ranks");
+    refuse_request(request, "root " + std::to_string(request.root) + " does not exist; there are " +
+                                std::to_string(size) + " ranks");
   }
 }
 
 void check_addresses(const Request& request, const std::vector<Address>& addresses) {
   if (is_point_to_point(request.verb)) {
     const void* const memory = request.verb == Verb::kSend ? addresses.at(0).in : addresses.at(0).out;
-    if (memory == nullptr && element_count(request.tensors[0].shape) > 0) refuse(request, "no memory was given");
+    if (memory == nullptr && element_count(request.tensors[0].shape) > 0)
+      refuse_request(request, "no memory was given");
   }
   if (!moves_data(request.verb)) return;
   const bool in_place = !changes_shape(request.verb);
@@ -160,8 +167,8 @@ void check_addresses(const Request& request, const std::vector<Address>& address
   std::sort(outputs.begin(), outputs.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
   for (std::size_t i = 1; i < outputs.size(); ++i) {
     if (outputs[i].begin < outputs[i - 1].end) {
-      refuse(request, "tensors " + std::to_string(outputs[i - 1].tensor) + " and " + std::to_string(outputs[i].tensor) +
-                          " share memory");
+      refuse_request(request, "tensors " + std::to_string(outputs[i - 1].tensor) + " and " +
+                                  std::to_string(outputs[i].tensor) + " share memory");
     }
   }
 }

@@ -5,6 +5,8 @@
 
 namespace sirtaki {
 
+[[noreturn]] void refuse_request(const Request& request, const std::string& why);
+
 // `size`: number of ranks in the group. Throws Error(kInvalidArgument) with the value that is wrong.
 void check_request(const Request& request, int size);
 

@@ -65,6 +65,9 @@ struct OwnState {
 
 constinit thread_local OwnState own_state;
 
+// Not inline: the compiler would look up the variable again at each use.
+[[gnu::noinline]] OwnState& find_own_state() { return own_state; }
+
 void describe(const Request& request, Record& record) {
   record.verb = static_cast<std::uint8_t>(request.verb);
   record.name = hash_of(request.name);
@@ -200,7 +203,7 @@ void FlightRecorder::on_submitted(int group, const Request& request) {
   record.group = static_cast<std::uint16_t>(group);
   describe(request, record);
   record.bytes = tensor_bytes(request);
-  ring_of(own_state.ring).write(record);
+  ring_of(find_own_state().ring).write(record);
   if (!collects_names_.load(std::memory_order_relaxed)) return;
   const std::lock_guard lock(names_mutex_);
   names_.try_emplace(record.name, request.name);
@@ -208,21 +211,21 @@ void FlightRecorder::on_submitted(int group, const Request& request) {
 
 void FlightRecorder::on_wait_begun() {
   const Record record = now(RecordKind::kWaitBegin);
-  OwnState& own = own_state;
+  OwnState& own = find_own_state();
   ring_of(own.ring).write(record);
   own.delay.begin_wait(static_cast<std::uint64_t>(record.time));
 }
 
 void FlightRecorder::on_wait_ended() {
   Record record = now(RecordKind::kWaitEnd);
-  OwnState& own = own_state;
+  OwnState& own = find_own_state();
   record.bytes = own.delay.end_wait(static_cast<std::uint64_t>(record.time));
   ring_of(own.ring).write(record);
 }
 
 void FlightRecorder::on_step_ended() {
   Record record = now(RecordKind::kStepEnd);
-  OwnState& own = own_state;
+  OwnState& own = find_own_state();
   record.bytes = own.delay.end_step();
   ring_of(own.ring).write(record);
 }

@@ -28,14 +28,26 @@ Record RecordRing::load(std::size_t slot) const {
   return std::bit_cast<Record>(words);
 }
 
-// A thread may stop in the middle while the others write a whole lap. Then their record for this slot is dropped.
-void RecordRing::write_among_others(const Record& record) {
-  const std::uint64_t number = Atomic(head_).fetch_add(1, std::memory_order_relaxed);
+// Not inline, so that the path of a gradient has this code in a near cache after the first record. A thread among
+// several may stop in the middle while the others write a whole lap. Then their record for this slot is dropped.
+void RecordRing::write(std::uint64_t first, std::uint64_t second, std::uint64_t third, std::uint64_t fourth) {
+  const bool is_alone = writers_ == Writers::kOne;
+  const std::uint64_t number = is_alone ? head_ : Atomic(head_).fetch_add(1, std::memory_order_relaxed);
   const std::size_t slot = slot_of(number);
-  if (Atomic(stamps_[slot]).exchange(kBusy, std::memory_order_acquire) == kBusy) return;
+  if (!is_alone && Atomic(stamps_[slot]).exchange(kBusy, std::memory_order_acquire) == kBusy) return;
+  // Keeps the words behind the earlier head or stamp: a reader that sees one of them also sees that.
   std::atomic_thread_fence(std::memory_order_release);
-  store(slot, record);
-  Atomic(stamps_[slot]).store(number + 1, std::memory_order_release);
+  std::uint64_t* const words = &words_[slot * kWords];
+  Atomic(words[0]).store(first, std::memory_order_relaxed);
+  Atomic(words[1]).store(second, std::memory_order_relaxed);
+  Atomic(words[2]).store(third, std::memory_order_relaxed);
+  Atomic(words[3]).store(fourth, std::memory_order_relaxed);
+  if (is_alone) {
+    Atomic(head_).store(number + 1, std::memory_order_release);
+    __builtin_prefetch(&words_[slot_of(number + kAhead) * kWords], 1);
+  } else {
+    Atomic(stamps_[slot]).store(number + 1, std::memory_order_release);
+  }
 }
 
 std::uint64_t RecordRing::read(std::uint64_t since, std::vector<Record>& into, std::uint64_t& lost) const {

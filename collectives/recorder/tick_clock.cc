@@ -6,9 +6,6 @@
 #include <string>
 
 #include "base/clock.h"
-#if defined(__x86_64__)
-#include <x86intrin.h>
-#endif
 
 namespace sirtaki {
 namespace {
@@ -23,10 +20,8 @@ bool kernel_trusts_counter() {
 }  // namespace
 
 #if defined(__x86_64__)
-std::uint64_t TickClock::counter() { return __rdtsc(); }
 TickClock::TickClock() : uses_counter_(kernel_trusts_counter()), first_(pair()) {}
 #else
-std::uint64_t TickClock::counter() { return 0; }
 TickClock::TickClock() : uses_counter_(false), first_(pair()) {}
 #endif
 

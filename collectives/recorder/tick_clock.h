@@ -36,7 +36,11 @@ class TickClock {
     std::uint64_t ticks = 0;
     std::int64_t time = 0;
   };
-  static std::uint64_t counter();
+#if defined(__x86_64__)
+  static std::uint64_t counter() { return __builtin_ia32_rdtsc(); }
+#else
+  static std::uint64_t counter() { return 0; }
+#endif
   Pair pair() const;
 
   bool uses_counter_;

@@ -14,8 +14,6 @@ namespace {
 // nothing.
 constexpr std::chrono::seconds kLookGap{2};
 
-double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 }  // namespace
 
 ProgressWatch::ProgressWatch(int rank, std::vector<int> ranks, std::vector<std::string> hosts, const Settings& settings)
@@ -50,8 +48,8 @@ bool ProgressWatch::must_ask_coordinator(bool waits, Clock::time_point now) {
   double ask_after = std::numeric_limits<double>::infinity();
   if (warning_seconds_ > 0) ask_after = warning_seconds_;
   if (abort_seconds_ > 0) ask_after = std::min(ask_after, abort_seconds_ / 2);
-  if (!asked_) return asked_ = seconds(silence) > ask_after;
-  if (abort_seconds_ > 0 && seconds(silence) >= abort_seconds_) fail(silence);
+  if (!asked_) return asked_ = seconds_of(silence) > ask_after;
+  if (abort_seconds_ > 0 && seconds_of(silence) >= abort_seconds_) fail(silence);
   return false;
 }
 
@@ -59,7 +57,7 @@ void ProgressWatch::fail(Clock::duration silence) const {
   const int own = ranks_[static_cast<std::size_t>(rank_)];
   const std::string text = "rank " + std::to_string(ranks_[0]) + " (" + hosts_[0] +
                            "), which coordinates, has not answered rank " + std::to_string(own) + " for " +
-                           std::to_string(std::lround(seconds(silence))) +
+                           std::to_string(std::lround(seconds_of(silence))) +
                            " s (SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS, 0 = never): it is dead or stopped, or its "
                            "message was lost.";
   throw JobFailure({FailureKind::kLostConnection, ranks_[0], hosts_[0], text, wall_clock(), "", own}, false);

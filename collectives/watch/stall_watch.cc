@@ -12,9 +12,7 @@
 namespace sirtaki {
 namespace {
 
-double seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
-
-std::string round_seconds(Clock::duration duration) { return std::to_string(std::lround(seconds(duration))) + " s"; }
+std::string round_seconds(Clock::duration duration) { return std::to_string(std::lround(seconds_of(duration))) + " s"; }
 
 // The call site of the request for which this rank has waited longest; empty if unknown.
 std::string site_of(int rank, const std::vector<Waiting>& waiting) {
@@ -43,7 +41,7 @@ StallWatch::Report StallWatch::look(const Coordinator& coordinator, Clock::time_
   report_resumed(waiting, now, report);
   Clock::time_point oldest = now;
   for (const Waiting& entry : waiting) oldest = std::min(oldest, entry.since);
-  const double age = seconds(now - oldest);
+  const double age = seconds_of(now - oldest);
   if (abort_seconds_ <= 0 || age < abort_seconds_) {
     asked_at_.reset();
     if (warning_seconds_ > 0 && age >= warning_seconds_) warn(waiting, now, report);
@@ -83,7 +81,7 @@ const Waiting& StallWatch::best_explained(const std::vector<Waiting>& waiting, C
 
 // One line for all late requests, at most once in each warning time.
 void StallWatch::warn(const std::vector<Waiting>& waiting, Clock::time_point now, Report& report) {
-  if (!warned_.empty() && seconds(now - last_warning_) < warning_seconds_) return;
+  if (!warned_.empty() && seconds_of(now - last_warning_) < warning_seconds_) return;
   const Waiting& clearest = best_explained(waiting, now);
   std::string line = "'" + clearest.title + "' has waited " + round_seconds(now - clearest.since) + " for " +
                      late(clearest) + "; " + list(clearest.present) + " reached it";

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import posix
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from traces import check_chrome, check_perfetto
 
 from sirtaki.launch import timeline_command
 from sirtaki.native import core
-from sirtaki.timeline.chrome_trace import HEADER, ChromeForm
+from sirtaki.timeline.chrome_trace import HEADER, ChromeForm, parse
 from sirtaki.timeline.perfetto_trace import PerfettoForm
 from sirtaki.timeline.rows import Rows
 from sirtaki.timeline.shared_file import SharedFile
@@ -90,6 +91,27 @@ def test_a_file_keeps_the_newest_events_and_all_names_of_rows(form, name, tmp_pa
     else:
         assert check_perfetto(path).rows >= {"rank 0 on host / steps"}
     assert os.listdir(tmp_path) == [name]
+
+
+def test_a_write_that_ends_early_takes_no_event_apart(tmp_path, monkeypatch):
+    path, writes = tmp_path / "t.json", []
+    file = SharedFile(str(path), ChromeForm(), 1 << 20)
+    file.create([FIRST])
+    monkeypatch.setattr(os, "pwrite", lambda _, data, at: writes.append((at, bytes(data))) or write(_, data, at))
+    write, numbers = posix.pwrite, itertools.count()
+    for count in (1, 50, 400):
+        file.append([event(next(numbers)) for _ in range(count)])
+    assert names(path) == [f"event {n}" for n in range(451)]
+    content, cuts = bytearray(tmp_path.joinpath("t.json").read_bytes()), 0
+    content[writes[0][0] :] = ChromeForm.tail
+    for at, data in writes:
+        for cut in range(-at % 4096, len(data), 4096):  # a kernel ends a write at a page's end
+            found = parse(bytes(content[:at] + data[:cut] + content[at + cut :]))
+            assert all(entry == event(number) for number, entry in enumerate(found[1:])), (at, cut)
+            cuts += cut > 0
+        content[at:] = data
+        assert json.loads(content)
+    assert cuts == len(content) // 4096 and len(writes) <= cuts + 3
 
 
 def test_a_killed_writer_leaves_a_file_that_others_go_on_with(tmp_path):

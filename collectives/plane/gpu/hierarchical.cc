@@ -11,7 +11,7 @@ namespace sirtaki {
 namespace {
 
 // Largest size of the packed buffer. Its slices are sent between hosts in pieces, several at a time.
-constexpr std::int64_t kPieceBytes = std::int64_t{64} << 20;
+constexpr std::int64_t kRailPieceBytes = std::int64_t{64} << 20;
 
 }  // namespace
 
@@ -76,7 +76,7 @@ Task HierarchicalNccl::allreduce(Reduction reduction, std::span<const Segment> s
   const Reduction plain{.dtype = wire, .op = reduction.op};
   const std::size_t size = size_of(reduction.dtype);
   const std::size_t wire_size = size_of(wire);
-  PieceWalk walk(segments, {.piece = kPieceBytes / static_cast<std::int64_t>(wire_size), .direct = kPackAll});
+  PieceWalk walk(segments, {.piece = kRailPieceBytes / static_cast<std::int64_t>(wire_size), .direct = kPackAll});
   for (Piece piece; walk.next(piece);) {
     // Slices of equal length, each at a multiple of 16 bytes; the padding is never read.
     const std::int64_t unit = std::int64_t{16} * local_size_;

@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "math/kernels.h"
 #include "plane/gpu/staging_buffers.h"
@@ -14,15 +15,8 @@
 namespace sirtaki {
 namespace {
 
-constexpr std::int64_t kPieceBytes = std::int64_t{64} << 20;
+constexpr std::int64_t kMpiPieceBytes = std::int64_t{64} << 20;
 constexpr std::int64_t kMostElements = std::numeric_limits<int>::max() / 2;
-
-std::byte* at(void* base, std::int64_t index, std::size_t size) {
-  return static_cast<std::byte*>(base) + index * static_cast<std::int64_t>(size);
-}
-const std::byte* at(const void* base, std::int64_t index, std::size_t size) {
-  return static_cast<const std::byte*>(base) + index * static_cast<std::int64_t>(size);
-}
 
 std::int64_t sum(const std::vector<std::int64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
@@ -87,7 +81,7 @@ Task MpiGpuCollectives::allreduce(Reduction reduction, std::span<const Segment> 
   const DType wire = steps.wire;
   const std::size_t wire_size = size_of(wire);
   const std::size_t size = size_of(reduction.dtype);
-  PieceWalk walk(segments, {.piece = kPieceBytes / static_cast<std::int64_t>(wire_size), .direct = kPackAll});
+  PieceWalk walk(segments, {.piece = kMpiPieceBytes / static_cast<std::int64_t>(wire_size), .direct = kPackAll});
   for (Piece piece; walk.next(piece);) {
     std::byte* buffer = buffer_of(in_, static_cast<std::size_t>(piece.count) * wire_size);
     std::vector<Part> in, out;

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "math/kernels.h"
 #include "plane/pieces.h"
@@ -11,10 +12,10 @@
 namespace sirtaki {
 namespace {
 
-constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
+constexpr std::int64_t kStagedPieceBytes = std::int64_t{4} << 20;
 
-const std::byte* at(const void* base, std::int64_t index, std::size_t size) {
-  return base == nullptr ? nullptr : static_cast<const std::byte*>(base) + index * static_cast<std::int64_t>(size);
+const std::byte* at_if(const void* base, std::int64_t index, std::size_t size) {
+  return base == nullptr ? nullptr : at(base, index, size);
 }
 
 std::vector<std::int64_t> starts_of(std::span<const std::int64_t> counts) {
@@ -38,18 +39,18 @@ std::vector<Round> rounds_of(const Spread& spread, int rank, std::size_t size, c
   const auto ranks = static_cast<std::int64_t>(spread.counts.size());
   const std::vector<std::int64_t> starts = starts_of(spread.counts);
   const std::int64_t longest = *std::max_element(spread.counts.begin(), spread.counts.end());
-  const std::int64_t most = std::max<std::int64_t>(kPieceBytes / static_cast<std::int64_t>(size) / ranks, 1);
+  const std::int64_t most = std::max<std::int64_t>(kStagedPieceBytes / static_cast<std::int64_t>(size) / ranks, 1);
   std::vector<Round> rounds;
   for (std::int64_t done = 0; done < longest; done += most) {
     Round round;
     for (std::size_t r = 0; r < spread.counts.size(); ++r) {
       const std::int64_t count = std::clamp<std::int64_t>(spread.counts[r] - done, 0, most);
-      if (count > 0) round.parts.push_back({at(whole, starts[r] + done, size), round.total, count});
+      if (count > 0) round.parts.push_back({at_if(whole, starts[r] + done, size), round.total, count});
       round.counts.push_back(count);
       round.total += count;
     }
     const std::int64_t count = round.counts[mine];
-    if (count > 0) round.own.push_back({at(part, done, size), round.total, count});
+    if (count > 0) round.own.push_back({at_if(part, done, size), round.total, count});
     round.needed = round.total + count;
     rounds.push_back(std::move(round));
   }
@@ -105,11 +106,11 @@ Task StagedCollectives::allreduce(PlaneQuery query, Reduction reduction, std::sp
     co_await buffers_.run(std::move(steps), size);
     co_return;
   }
-  PieceWalk walk(segments, {.piece = kPieceBytes / static_cast<std::int64_t>(size), .direct = kPackAll});
+  PieceWalk walk(segments, {.piece = kStagedPieceBytes / static_cast<std::int64_t>(size), .direct = kPackAll});
   for (Piece piece; walk.next(piece);) {
     std::vector<Segment> parts;
     walk.for_each_part(piece, [&](const Segment& segment, std::int64_t from, std::int64_t count, std::int64_t) {
-      parts.push_back({at(segment.in, from, size), const_cast<std::byte*>(at(segment.out, from, size)), count});
+      parts.push_back({at_if(segment.in, from, size), const_cast<std::byte*>(at_if(segment.out, from, size)), count});
     });
     steps.push_back(reduction_step(host, reduction, parts));
   }
@@ -120,15 +121,15 @@ Task StagedCollectives::broadcast(PlaneQuery query, int root, std::size_t elemen
                                   std::span<const Segment> segments) {
   DataPlane& host = host_plane(query);
   std::vector<StagingStep> steps;
-  PieceWalk walk(segments, {.piece = kPieceBytes / static_cast<std::int64_t>(element_size), .direct = kPackAll});
+  PieceWalk walk(segments, {.piece = kStagedPieceBytes / static_cast<std::int64_t>(element_size), .direct = kPackAll});
   for (Piece piece; walk.next(piece);) {
     StagingStep step;
     walk.for_each_part(piece,
                        [&](const Segment& segment, std::int64_t from, std::int64_t count, std::int64_t position) {
                          if (rank_ == root) {
-                           step.in.push_back({at(segment.in, from, element_size), position, count});
+                           step.in.push_back({at_if(segment.in, from, element_size), position, count});
                          } else {
-                           step.out.push_back({at(segment.out, from, element_size), position, count});
+                           step.out.push_back({at_if(segment.out, from, element_size), position, count});
                          }
                        });
     step.count = piece.count;
@@ -189,8 +190,8 @@ Task StagedCollectives::alltoall(PlaneQuery query, std::size_t element_size, con
   const std::int64_t sent = starts_of(exchange.send_counts).back();
   const std::int64_t received = starts_of(exchange.receive_counts).back();
   StagingStep step;
-  if (sent > 0) step.in.push_back({at(exchange.in, 0, element_size), 0, sent});
-  if (received > 0) step.out.push_back({at(exchange.out, 0, element_size), sent, received});
+  if (sent > 0) step.in.push_back({at_if(exchange.in, 0, element_size), 0, sent});
+  if (received > 0) step.out.push_back({at_if(exchange.out, 0, element_size), sent, received});
   step.count = sent + received;
   step.combine = [&host, &exchange, element_size, sent](std::byte* buffer) -> Task {
     Exchange staged = exchange;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "base/task.h"
 #include "mpi/mpi_library.h"
 #include "plane/pieces.h"
@@ -29,14 +30,6 @@ struct StagingSlot {
 };
 
 using MpiRequests = std::vector<MpiRequest>;
-
-inline std::byte* at(void* base, std::int64_t index, std::size_t size) {
-  return static_cast<std::byte*>(base) + static_cast<std::size_t>(index) * size;
-}
-
-inline const std::byte* at(const void* base, std::int64_t index, std::size_t size) {
-  return static_cast<const std::byte*>(base) + static_cast<std::size_t>(index) * size;
-}
 
 // Ready when the whole batch is done. All ranks start the pieces in the same order. `Pieces` has
 //   bool next(Piece&)                                       gives the next piece; false at the end

@@ -4,14 +4,12 @@
 #include <numeric>
 #include <string>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "plane/reduction_steps.h"
 
 namespace sirtaki {
 namespace {
-
-std::byte* at(void* base, std::int64_t bytes) { return static_cast<std::byte*>(base) + bytes; }
-const std::byte* at(const void* base, std::int64_t bytes) { return static_cast<const std::byte*>(base) + bytes; }
 
 std::int64_t sum(std::span<const std::int64_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
@@ -203,7 +201,7 @@ void NcclCollectives::queue_reducescatter(const void* in, void* out, DType dtype
   std::int64_t start = 0;
   for (std::size_t root = 0; root < counts.size(); start += bytes_of(counts[root], dtype), ++root) {
     if (counts[root] == 0) continue;
-    const int result = calls.Reduce(at(in, start), out, static_cast<std::size_t>(counts[root]), nccl_type(dtype), op,
+    const int result = calls.Reduce(at(in, start, 1), out, static_cast<std::size_t>(counts[root]), nccl_type(dtype), op,
                                     static_cast<int>(root), communicator_.handle(), communicator_.stream());
     communicator_.check(result, "ncclReduce");
   }
@@ -246,11 +244,11 @@ Task NcclCollectives::alltoall(std::size_t element_size, const Exchange& exchang
       const std::size_t from = static_cast<std::size_t>(exchange.receive_counts[index]) * element_size;
       if (to > 0) {
         communicator_.check(
-            calls.Send(at(exchange.in, sent), to, kNcclUint8, peer, communicator_.handle(), communicator_.stream()),
+            calls.Send(at(exchange.in, sent, 1), to, kNcclUint8, peer, communicator_.handle(), communicator_.stream()),
             "ncclSend");
       }
       if (from > 0) {
-        communicator_.check(calls.Recv(at(exchange.out, received), from, kNcclUint8, peer, communicator_.handle(),
+        communicator_.check(calls.Recv(at(exchange.out, received, 1), from, kNcclUint8, peer, communicator_.handle(),
                                        communicator_.stream()),
                             "ncclRecv");
       }

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "math/streaming_copy.h"
 #include "plane/pieces.h"
 #include "plane/shm/shm_allreduce.h"
@@ -15,8 +16,6 @@
 namespace sirtaki {
 namespace {
 
-// The smaller sizes are for jobs with many ranks or a small /dev/shm.
-constexpr std::array<std::size_t, 3> kSlotBytes = {512 << 10, 128 << 10, 64 << 10};
 constexpr std::size_t kPieceBytes = std::size_t{64} << 10;  // stays in the cores' caches while ranks work on it
 constexpr std::size_t kPieceBytesOfMany = std::size_t{128} << 10;
 constexpr std::size_t kManyBytes = std::size_t{1} << 20;  // from here on, larger pieces are enough to fill the pipeline
@@ -27,13 +26,6 @@ constexpr std::size_t kLeastPieceOfBroadcast = std::size_t{8} << 10;
 constexpr std::size_t kOneShotBytes = std::size_t{4} << 10;
 constexpr std::size_t kOneShotBytesOfMany = std::size_t{2} << 10;
 constexpr std::size_t kOneShotBytesOnSharedCores = std::size_t{16} << 10;  // saves a context switch
-
-std::byte* at(void* base, std::int64_t index, std::size_t size) {
-  return static_cast<std::byte*>(base) + index * static_cast<std::int64_t>(size);
-}
-const std::byte* at(const void* base, std::int64_t index, std::size_t size) {
-  return static_cast<const std::byte*>(base) + index * static_cast<std::int64_t>(size);
-}
 
 class ShmPlane final : public DataPlane {
  public:
@@ -147,7 +139,8 @@ Task ShmPlane::broadcast(int root, std::size_t element_size, std::span<const Seg
 
 std::unique_ptr<DataPlane> make_shm_plane(Transport& transport, std::string& why) {
   std::vector<std::size_t> sizes;
-  for (const std::size_t slot : kSlotBytes) sizes.push_back(ShmChannel::segment_size(transport.size(), slot));
+  for (const std::size_t slot : ShmChannel::kSlotBytes)
+    sizes.push_back(ShmChannel::segment_size(transport.size(), slot));
   auto segment = ShmSegment::make(transport, sizes, why);
   return segment == nullptr ? nullptr : make_shm_plane(transport, std::move(segment));
 }
@@ -156,6 +149,6 @@ std::unique_ptr<DataPlane> make_shm_plane(Transport& transport, std::unique_ptr<
   return std::make_unique<ShmPlane>(ShmChannel(std::move(segment), transport));
 }
 
-std::size_t shm_plane_bytes(int ranks) { return ShmChannel::segment_size(ranks, kSlotBytes.front()); }
+std::size_t shm_plane_bytes(int ranks) { return ShmChannel::segment_size(ranks, ShmChannel::kSlotBytes.front()); }
 
 }  // namespace sirtaki

@@ -5,14 +5,13 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "math/reduce_inputs.h"
 #include "plane/pieces.h"
 
 namespace sirtaki {
 namespace {
 
-constexpr std::int64_t kBlockBytes = 16 << 10;  // results stay in the L1 cache until they are copied to all slots
-constexpr std::int64_t kLine = 64;
 constexpr std::size_t kWordBytes = 64;  // at the beginning of a slot, for the words of a plan barrier
 static_assert(sizeof(PlanBarrier::Words) <= kWordBytes);
 
@@ -35,7 +34,7 @@ class PieceReducer {
   // Results go back into the slots that the inputs came from. So a cache line moves only from its owner to the reducer
   // and back, by loads, which processors prefetch. Stores to lines that another core holds are several times slower.
   void reduce_own_part(const Piece& piece, std::uint64_t turn) {
-    const std::int64_t block = kBlockBytes / static_cast<std::int64_t>(item_);
+    const std::int64_t block = static_cast<std::int64_t>(ShmChannel::kBlockBytes / item_);
     for_each_run(piece, own_part(piece), [&](const Segment& segment, std::int64_t from, Range range) {
       for (std::int64_t begin = range.begin; begin < range.end; begin += block, from += block) {
         const Range part{begin, std::min(range.end, begin + block)};
@@ -61,7 +60,7 @@ class PieceReducer {
 
   // A part consists of whole cache lines of the slots.
   Range own_part(const Piece& piece) const {
-    const std::int64_t grain = kLine / static_cast<std::int64_t>(item_);
+    const std::int64_t grain = static_cast<std::int64_t>(kCacheLine / item_);
     const std::int64_t grains = (piece.count + grain - 1) / grain;
     const auto edge = [&](int r) { return std::min(piece.count, grains * r / channel_.size() * grain); };
     return {edge(channel_.rank()), edge(channel_.rank() + 1)};

@@ -8,20 +8,17 @@
 #include <new>
 #include <string>
 
+#include "base/bytes.h"
 #include "base/error.h"
 #include "host/wait_for.h"
 
 namespace sirtaki {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 // Longer than the reduction of a piece takes. Shorter than a time slice, in case the ranks run on the same core.
 constexpr std::chrono::microseconds kSpin{20};
 constexpr int kLooks = 32;                        // checks of the counter between two readings of the clock
 constexpr std::chrono::milliseconds kCheck{100};  // how often to check whether the awaited rank has died
-
-constexpr std::size_t kLine = 64;
 
 // Compilers do not emit this instruction by themselves. Older processors ignore it.
 void prefetch_to_write(const std::byte* address) {
@@ -164,7 +161,7 @@ std::byte* ShmChannel::slot(int rank, std::uint64_t turn) const {
 
 void ShmChannel::prefetch_own_slot(std::uint64_t turn, std::size_t bytes) const {
   const std::byte* const begin = slot(rank_, turn);
-  for (std::size_t offset = 0; offset < bytes; offset += kLine) prefetch_to_write(begin + offset);
+  for (std::size_t offset = 0; offset < bytes; offset += kCacheLine) prefetch_to_write(begin + offset);
 }
 
 PendingPtr ShmChannel::may_write(std::uint64_t turn) const {

@@ -14,6 +14,7 @@
 #include <sys/types.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -28,6 +29,10 @@ namespace sirtaki {
 class ShmChannel {
  public:
   static constexpr std::uint64_t kSlots = 4;
+  // Of a slot, in order of preference. The smaller ones are for many ranks or a small /dev/shm.
+  static constexpr std::array<std::size_t, 3> kSlotBytes = {512 << 10, 128 << 10, 64 << 10};
+  // Results of this size stay in the L1 cache until they are copied to all slots.
+  static constexpr std::size_t kBlockBytes = 16 << 10;
 
   static std::size_t segment_size(int ranks, std::size_t slot_size);
 

@@ -6,13 +6,12 @@
 #include <utility>
 #include <vector>
 
+#include "base/bytes.h"
 #include "math/reduce_inputs.h"
 #include "math/streaming_copy.h"
 
 namespace sirtaki {
 namespace {
-
-constexpr std::size_t kLine = 64;
 
 using Counts = std::vector<std::int64_t>;
 
@@ -79,7 +78,7 @@ class Places {
  public:
   Places(const ShmChannel& channel, std::size_t piece_bytes)
       : channel_(channel),
-        bytes_(piece_bytes / static_cast<std::size_t>(std::max(channel.size() - 1, 1)) / kLine * kLine) {}
+        bytes_(piece_bytes / static_cast<std::size_t>(std::max(channel.size() - 1, 1)) / kCacheLine * kCacheLine) {}
 
   std::byte* of(int owner, int reader, std::uint64_t turn) const {
     const int index = reader < owner ? reader : reader - 1;

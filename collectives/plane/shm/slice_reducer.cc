@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/bytes.h"
 #include "math/kernels.h"
 #include "math/reduce_inputs.h"
 
 namespace sirtaki {
 namespace {
-
-constexpr std::int64_t kBlockBytes = 16 << 10;  // results stay in the L1 cache until they are copied to all slots
-constexpr std::int64_t kLine = 64;
 
 const std::byte* in(const Segment& segment, std::int64_t element, std::size_t item) {
   return static_cast<const std::byte*>(segment.in) + static_cast<std::size_t>(element) * item;
@@ -41,7 +39,7 @@ std::int64_t SliceReducer::slice_count(const Piece& piece) const {
 // the same on all hosts.
 SliceReducer::Range SliceReducer::slice(const Piece& piece) const {
   if (channel_.rank() >= leaders_) return {piece.count, piece.count};
-  const std::int64_t grain = kLine / static_cast<std::int64_t>(item_);
+  const std::int64_t grain = static_cast<std::int64_t>(kCacheLine / item_);
   const std::int64_t grains = (piece.count + grain - 1) / grain;
   const auto edge = [&](int leader) { return std::min(piece.count, grains * leader / leaders_ * grain); };
   return {edge(channel_.rank()), edge(channel_.rank() + 1)};
@@ -85,7 +83,7 @@ void SliceReducer::reduce(const Piece& piece, std::uint64_t turn, std::byte* sum
 
 void SliceReducer::spread(const Piece& piece, std::uint64_t turn, const std::byte* result) const {
   const Range own = slice(piece);
-  const std::int64_t block = kBlockBytes / static_cast<std::int64_t>(item_);
+  const std::int64_t block = static_cast<std::int64_t>(ShmChannel::kBlockBytes / item_);
   for_each_run(piece, own, [&](const Segment& segment, std::int64_t from, Range run) {
     for (std::int64_t begin = run.begin; begin < run.end; begin += block, from += block) {
       const std::int64_t count = std::min(run.end - begin, block);

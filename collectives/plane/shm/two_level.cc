@@ -18,8 +18,6 @@
 namespace sirtaki {
 namespace {
 
-// The smaller sizes are for hosts with many ranks or a small /dev/shm.
-constexpr std::array<std::size_t, 3> kSlotBytes = {512 << 10, 128 << 10, 64 << 10};
 constexpr std::size_t kSmallestPiece = std::size_t{64} << 10;
 constexpr std::size_t kPieces = 8;  // at least, of a large batch: keeps memory and network busy at the same time
 
@@ -129,8 +127,8 @@ std::unique_ptr<DataPlane> make_two_level_plane(Transport& transport, const std:
   const HostLayout levels = host_layout_of(transport.rank(), hosts);
   auto host = transport.split(levels.host);
   std::vector<std::size_t> sizes;
-  sizes.reserve(kSlotBytes.size());
-  for (const std::size_t slot : kSlotBytes) sizes.push_back(ShmChannel::segment_size(host->size(), slot));
+  sizes.reserve(ShmChannel::kSlotBytes.size());
+  for (const std::size_t slot : ShmChannel::kSlotBytes) sizes.push_back(ShmChannel::segment_size(host->size(), slot));
   std::string failure;
   auto segment = ShmSegment::make(*host, sizes, failure);
   why = first_failure(transport, failure.empty() ? "" : "on its host, local " + failure);

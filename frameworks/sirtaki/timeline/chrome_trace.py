@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from sirtaki.timeline.shared_file import Event
 
 HEADER = "sirtaki_timeline"  # the name of the first event, which describes the file
 
 
+def parse(content: bytes) -> Any:
+    """The events of a trace. Its format allows that the closing bracket is missing. ValueError for other content."""
+    try:
+        return json.loads(content)
+    except ValueError:
+        if not content.startswith(ChromeForm.head):
+            raise
+        return json.loads(content + ChromeForm.tail)
+
+
 class ChromeForm:
     head = b"["
     tail = b"\n]\n"
+    filler = b" "
 
-    def encode(self, events: Sequence[Event], first: bool) -> bytes:
-        lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in events)
-        return ("\n" if first else ",\n").encode() + lines.encode()
+    def encode(self, events: Sequence[Event], first: bool) -> list[bytes]:
+        lines = [b",\n" + json.dumps(event, separators=(",", ":")).encode() for event in events]
+        return [lines[0].removeprefix(b","), *lines[1:]] if first else lines
 
     def complete(self, content: bytes) -> int:
         """A line counts once the next one has begun."""

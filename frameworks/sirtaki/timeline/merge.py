@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sirtaki.timeline.chrome_trace import HEADER
+from sirtaki.timeline.chrome_trace import HEADER, parse
 from sirtaki.timeline.shared_file import Event
 
 _SKEW = 60 * 10**9  # ns by which the clocks of a job's hosts may differ
@@ -72,7 +72,7 @@ def read(path: str) -> Input:
     with open(path, "rb") as file:
         data = file.read()
     try:
-        content = json.loads(gzip.decompress(data) if data.startswith(_GZIP) else data)
+        content = parse(gzip.decompress(data) if data.startswith(_GZIP) else data)
     except ValueError as error:
         raise ValueError(f"{path} is no JSON: {_HOW} ({error})") from None
     if isinstance(content, list) and content and content[0].get("name") == HEADER:

@@ -18,6 +18,7 @@ class PerfettoForm:
 
     head = b""
     tail = b""
+    filler = b""
 
     def __init__(self) -> None:
         try:
@@ -29,10 +30,12 @@ class PerfettoForm:
         self._types: Any = perfetto_trace_pb2
         self._kinds = perfetto_trace_pb2.TrackEvent.Type
 
-    def encode(self, events: Sequence[Event], first: bool) -> bytes:
+    def encode(self, events: Sequence[Event], first: bool) -> list[bytes]:
+        return [self._encoded(event) for event in events]
+
+    def _encoded(self, event: Event) -> bytes:
         trace = self._types.Trace()
-        for event in events:
-            self._add(trace, event)
+        self._add(trace, event)
         return bytes(trace.SerializeToString())
 
     def _add(self, trace: Any, event: Event) -> None:

@@ -1,8 +1,10 @@
 """A file of bounded size to which several processes append, and that is complete at any moment.
 
 A write replaces the file's end and adds a new one in one call, so a process that is killed between two writes leaves
-a complete file. If it is killed within a write, the next writer removes what is incomplete. A lock orders the writers;
-the kernel releases it when its process dies. A new file takes an old one's place by a rename, which the others notice.
+a complete file. The kernel ends a killed process's write only where a page of the file ends. So a write stays within a
+page if possible, and otherwise begins a new page with a whole event: at most the file's end can be missing. The next
+writer removes what is incomplete. A lock orders the writers; the kernel releases it when its process dies. A new file
+takes an old one's place by a rename, which the others notice.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 Event = dict[str, Any]  # of Chrome's trace format
+_PAGE = 4096  # bytes; a kernel's pages, and the blocks of other file systems, are a multiple
 
 
 class Form(Protocol):
@@ -22,9 +25,10 @@ class Form(Protocol):
 
     head: bytes
     tail: bytes
+    filler: bytes  # one byte without meaning between two events, or nothing
 
-    def encode(self, events: Sequence[Event], first: bool) -> bytes:
-        """first: nothing but the head stands before them."""
+    def encode(self, events: Sequence[Event], first: bool) -> list[bytes]:
+        """The bytes of each event. first: nothing but the head stands before them."""
 
     def complete(self, content: bytes) -> int:
         """The number of bytes that are complete, without a tail. content: may begin with any whole event."""
@@ -48,7 +52,7 @@ class SharedFile:
 
     def create(self, events: Sequence[Event]) -> None:
         """A new file with these events takes the place of any other. Raises OSError."""
-        self._replace(self._form.head + self._form.encode(events, first=True))
+        self._replace(self._form.head + b"".join(self._form.encode(events, first=True)))
         self._open()
 
     def first(self) -> Event | None:
@@ -61,14 +65,29 @@ class SharedFile:
         """Raises OSError, also if there is no file."""
         if not events:
             return
-        data = self._form.encode(events, first=False)
+        encoded = self._form.encode(events, first=False)
         with self._locked() as file:
             end = self._sound_end(file)
-            if end + len(data) + len(self._form.tail) > self._limit:
-                end = self._make_room(file, end, len(data))
-                file = self._file
-            self._write(file, data + self._form.tail, end)
-            self._sound = end + len(data)
+            blocks = self._in_pages(encoded, end)
+            needed = sum(map(len, blocks))
+            if end + needed + len(self._form.tail) > self._limit:
+                end = self._make_room(file, end, needed)
+                file, blocks = self._file, self._in_pages(encoded, end)
+            for block in blocks:
+                self._write(file, block + self._form.tail, end)
+                self._sound = end = end + len(block)
+
+    def _in_pages(self, encoded: Sequence[bytes], at: int) -> list[bytes]:
+        """What one write each adds to a file whose events end at this byte."""
+        blocks, room, tail = [b""], -at % _PAGE, len(self._form.tail)
+        for event in encoded:
+            if len(event) + tail > room:
+                event = self._form.filler * room + event
+                blocks.append(b"")
+                room = len(event) + (room - len(event)) % _PAGE
+            blocks[-1] += event
+            room -= len(event)
+        return [block for block in blocks if block]
 
     def is_replaced(self) -> bool:
         """Whether there is another file under this name than at the last call of append() or create()."""
