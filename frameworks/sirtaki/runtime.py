@@ -90,6 +90,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 
 def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
     writer.before_init()
+    settings.has_summary()  # a wrong value is refused here, not when the job ends
     libraries = _mpi_libraries()
     core.set_gpu_libraries(gpu_libraries.nccl(), gpu_libraries.nvrtc())
     starter_socket.leave_outer_job()

@@ -62,13 +62,20 @@ steps(30, 256, lambda: compute(0.004))
 def test_when_nothing_is_said(tmp_path: Path) -> None:
     silent = run("-np", "2", *written(tmp_path, "steps(5, 4, lambda: None)\n", JOINED + STEPS), SIRTAKI_SUMMARY="0")
     assert silent.returncode == 0 and b"computing" not in silent.stderr
+    unclear = run("-np", "2", *written(tmp_path, "", JOINED), SIRTAKI_SUMMARY="maybe")
+    assert unclear.returncode == 1 and b"SIRTAKI_SUMMARY='maybe': expected 1 or 0" in unclear.stderr
     body = "print(json.dumps(step_report()), flush=True)\n"
     untrained = run("-np", "2", *written(tmp_path, body, JOINED + STEPS))
     assert untrained.returncode == 0 and b"computing" not in untrained.stderr
     for report in outputs(untrained):
         assert report["steps"] == 0 and report["unfinished"]["seconds"] > 0
+    body += """
+try: hvd.start_timeline("t.json")
+except ValueError as error: print(error, file=sys.stderr)
+"""
     off = run("-np", "2", *written(tmp_path, body, JOINED + STEPS), SIRTAKI_RECORDER="0")
     assert [report["recorder"] for report in outputs(off)] == ["off", "off"]
+    assert off.stderr.count(b"no timeline 't.json': SIRTAKI_RECORDER=0 has switched off the recorder") == 2
 
 
 def test_records_of_a_failed_job(tmp_path: Path) -> None:

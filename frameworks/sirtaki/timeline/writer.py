@@ -169,7 +169,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
 
 def _start(path: str, mark_cycles: bool, chosen: settings.TimelineSettings) -> None:
     global _current
-    if not settings.has_recorder():
+    if core.step_times() is None:
         raise ValueError(
             f"no timeline {path!r}: SIRTAKI_RECORDER=0 has switched off the recorder, from which it is made"
         )
