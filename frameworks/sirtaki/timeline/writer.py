@@ -82,6 +82,11 @@ class Timeline:
         core.mark_ranges([])
         self._file.close()
 
+    def close_files(self) -> None:
+        """For a forked child: otherwise it would hold the lock on the file after the end of its parent."""
+        self._file.close()
+        self._of_host.close()
+
     def _create(self, file: SharedFile) -> None:
         start = time.time_ns() - (time.monotonic_ns() - self._started)
         facts = {
@@ -224,6 +229,8 @@ def before_shutdown() -> None:
 def _forget() -> None:
     """In a forked child: the thread is not there, and the file is its parent's."""
     global _current, _lock
+    if _current is not None:
+        _current.close_files()
     _current, _lock = None, threading.Lock()
 
 
