@@ -77,8 +77,7 @@ def test_a_running_job_is_looked_at(tmp_path: Path, unused_port: int) -> None:
     with running(tmp_path, "-np", "2", *flags, *written(tmp_path, STAND_IN, start="")) as job:
         wait_for(file, 'sirtaki_steps_total{rank="0"}', 'sirtaki_steps_total{rank="1"}')
         words = command("top", str(job.process.pid), "--count", "2", "--delay", "0.5", "--plot", str(picture))
-        environ = environment(COLUMNS="80")  # nothing may be cut
-        shown = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=SECONDS)
+        shown = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=SECONDS)
         contents = scraped(unused_port), file.read_text()
     assert shown.returncode == 0, shown.stderr
     tables = shown.stdout.split(f"job {job.process.pid}: 2 ranks of")[1:]

@@ -14,7 +14,7 @@ from sirtaki.launch.command_line.options import positive, seconds_of
 from sirtaki.launch.job import status
 from sirtaki.timing.rates import CAUSES, Numbers, Rates, rates
 
-_WIDE = 200  # columns
+_WIDE = 200  # columns in a file or a pipe
 _NO_RANK = "-: has not called init(), is busy, or has SIRTAKI_RECORDER=0"
 _NO_LIBRARY = "needs the package {} (pip install 'sirtaki[timeline]'): {}"
 
@@ -101,9 +101,7 @@ def _show(readings: Iterator[tuple[Reading, Reading]], seen: list[tuple[float, l
     from rich.console import Console
     from rich.live import Live
 
-    console = Console()
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _WIDE  # nothing is cut in a file or a pipe
+    console = Console(width=None if sys.stdout.isatty() else _WIDE)
     with Live(console=console, auto_refresh=False) as live:
         for before, after in readings:
             found = rates_of_ranks(before, after)
