@@ -95,6 +95,14 @@ meet("never")
     check_by_torch(folder)
 
 
+def test_records_that_cannot_be_kept_are_mentioned(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = str(tmp_path / "file" / "records")
+    done = run("-np", "1", *written(tmp_path, 'raise ValueError("boom")\n', JOINED), SIRTAKI_FAILURE_RECORDS=folder)
+    assert done.returncode == 1 and b"ValueError: boom" in done.stderr
+    assert f"no failure records of rank 0 in {folder}: Not a directory".encode() in done.stderr
+
+
 def check_by_torch(folder: Path) -> None:
     from torch.distributed.flight_recorder.components import builder, config_manager, loader
 
