@@ -235,7 +235,9 @@ def shutdown() -> None:
     ending.note_end(cause)
     stacks.stop()
     if cause is None:
+        tuner.end_job(own_rank)
         _send_closing_report(own_rank)
+    energy.stop()
     supervisor_link.leave()
     arrival.leave()
     unbind_all()
