@@ -116,6 +116,8 @@ def test_wrong_uses_of_a_timeline(rank_count, caplog):
         for path in ("", None, 3):
             with pytest.raises(ValueError, match="file_path must be the name of a file"):
                 hvd.start_timeline(path)
+        with pytest.raises(ValueError, match="mark_cycles must be True or False, got 'maybe'"):
+            hvd.start_timeline("t.json", mark_cycles="maybe")
     else:
         hvd.start_timeline(os.path.join(tempfile.gettempdir(), f"none.{os.getpid()}.json"))
     hvd.barrier()

@@ -168,6 +168,8 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     core.rank()
     if not isinstance(file_path, (str, os.PathLike)) or not os.fspath(file_path):
         raise ValueError(f"start_timeline: file_path must be the name of a file, got {file_path!r}")
+    if mark_cycles not in (True, False):
+        raise ValueError(f"start_timeline: mark_cycles must be True or False, got {mark_cycles!r}")
     chosen = settings.timeline()
     _start(os.fspath(file_path), bool(mark_cycles), chosen)
 
