@@ -1,8 +1,10 @@
 """Records and summaries without a job."""
 
+import ctypes
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -53,6 +55,29 @@ def test_the_energy_of_a_long_job(package: Path, monkeypatch: pytest.MonkeyPatch
     assert meter.joules == pytest.approx(1.0), "the counter is read although nobody asks for a report"
     energy.stop()
     assert energy.report(10) == {"joules": meter.joules, "sources": ["RAPL"], "joules_a_step": meter.joules / 10}
+
+
+def test_the_energy_of_a_gpu(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a stand-in for NVML, which counts millijoules."""
+    readings = iter((1000, 1000, 3500))
+
+    def total(device: ctypes.c_void_p, value: Any) -> int:
+        value._obj.value = next(readings)
+        return 0
+
+    library = SimpleNamespace(
+        nvmlInit_v2=lambda: 0,
+        nvmlDeviceGetHandleByIndex_v2=lambda gpu, device: 0 if gpu == 1 else 2,
+        nvmlDeviceGetTotalEnergyConsumption=total,
+    )
+    monkeypatch.setattr(energy.ctypes, "CDLL", lambda name: library)
+    energy.start(gpu=1)
+    energy.stop()
+    assert energy.report(0) == {"joules": pytest.approx(2.5), "sources": ["RAPL", "NVML"]}
+    package.unlink()
+    energy.start(gpu=7)
+    reasons = energy.report(0)["unavailable"]
+    assert "RAPL: No such file" in reasons and "NVML: NVML returned 2 for GPU 7" in reasons
 
 
 def test_energy_that_may_be_wrong_stays_unavailable(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
