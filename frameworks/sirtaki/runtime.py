@@ -93,6 +93,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 
 def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
     writer.before_init()
+    settings.has_summary()  # a wrong value is refused here, not when the job ends
     libraries = _mpi_libraries()
     core.set_gpu_libraries(gpu_libraries.nccl(), gpu_libraries.nvrtc())
     starter_socket.leave_outer_job()
@@ -239,7 +240,9 @@ def shutdown() -> None:
     ending.note_end(cause)
     stacks.stop()
     if cause is None:
+        tuner.end_job(own_rank)
         _send_closing_report(own_rank)
+    energy.stop()
     supervisor_link.leave()
     arrival.leave()
     unbind_all()

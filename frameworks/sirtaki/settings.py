@@ -13,7 +13,7 @@ from sirtaki.timeline.steps import parse_steps
 
 DYNAMIC = "DYNAMIC"  # as a file's name: wait for start_timeline()
 _TRUE = ("1", "true", "yes", "on")
-_FALSE = ("", "0", "false", "no", "off")
+_FALSE = ("0", "false", "no", "off")
 _MEGABYTES = 64
 
 
@@ -25,9 +25,11 @@ def look_up(name: str) -> tuple[str, str]:
     return "", ""
 
 
-def flag(name: str) -> bool:
+def flag(name: str, default: bool = False) -> bool:
     """ValueError for anything but a truth value."""
     variable, value = look_up(name)
+    if not variable:
+        return default
     if value.lower() not in (*_TRUE, *_FALSE):
         raise ValueError(f"{variable}={value!r}: expected 1 or 0")
     return value.lower() in _TRUE
@@ -40,14 +42,9 @@ def file_of_this_start(path: str) -> str:
     return f"{base}.restart{restarts}{suffix}" if path and restarts else path
 
 
-def has_recorder() -> bool:
-    """Whether the core's flight recorder is on, which is where a timeline comes from."""
-    return look_up("RECORDER")[1] != "0"
-
-
 def has_summary() -> bool:
-    """Whether a job ends with a line about where its time went: not with SIRTAKI_SUMMARY=0."""
-    return look_up("SUMMARY")[1] != "0"
+    """Whether a job ends with a line about where its time went. ValueError."""
+    return flag("SUMMARY", default=True)
 
 
 def failure_folder() -> str:

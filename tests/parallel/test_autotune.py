@@ -49,7 +49,7 @@ def tuned(monkeypatch, tmp_path):
         return 0.9 if self._current.bucket == LARGE else 1.0
 
     monkeypatch.setattr(tuner.Tuner, "_measured", measured)
-    monkeypatch.setattr(tuner, "_tuned", False)
+    monkeypatch.setattr(tuner, "_unsaid", tuner._NOT_BEGUN)
     return tmp_path / "log.csv"
 
 
@@ -73,6 +73,23 @@ def test_the_numbers_stay_and_the_buckets_change(rank_count, small_buckets, tune
     expected, plain = trained(60)
     assert {tuple(entry) for entry in plain} == {tuple(units[0])}
     assert all(torch.equal(a, b) for a, b in zip(parameters, expected, strict=True))
+
+
+@ranks(2)
+def test_a_search_that_did_not_end_is_mentioned(rank_count, monkeypatch, caplog):
+    monkeypatch.setenv("SIRTAKI_AUTOTUNE", "1")
+    is_first = hvd.rank() == 0
+    hvd.shutdown()
+    for steps, said in ((0, "nothing was tried"), (2, "the job ended before the search did")):
+        hvd.init()
+        if steps:
+            trained(steps)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "sirtaki"):
+            hvd.shutdown()
+        assert [said in line for line in caplog.messages if "autotune:" in line] == [True] * is_first
+    monkeypatch.delenv("SIRTAKI_AUTOTUNE")
+    hvd.init()
 
 
 def test_settings_that_ranks_must_share(monkeypatch):

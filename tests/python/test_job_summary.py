@@ -62,13 +62,20 @@ steps(30, 256, lambda: compute(0.004))
 def test_when_nothing_is_said(tmp_path: Path) -> None:
     silent = run("-np", "2", *written(tmp_path, "steps(5, 4, lambda: None)\n", JOINED + STEPS), SIRTAKI_SUMMARY="0")
     assert silent.returncode == 0 and b"computing" not in silent.stderr
+    unclear = run("-np", "2", *written(tmp_path, "", JOINED), SIRTAKI_SUMMARY="maybe")
+    assert unclear.returncode == 1 and b"SIRTAKI_SUMMARY='maybe': expected 1 or 0" in unclear.stderr
     body = "print(json.dumps(step_report()), flush=True)\n"
     untrained = run("-np", "2", *written(tmp_path, body, JOINED + STEPS))
     assert untrained.returncode == 0 and b"computing" not in untrained.stderr
     for report in outputs(untrained):
         assert report["steps"] == 0 and report["unfinished"]["seconds"] > 0
+    body += """
+try: hvd.start_timeline("t.json")
+except ValueError as error: print(error, file=sys.stderr)
+"""
     off = run("-np", "2", *written(tmp_path, body, JOINED + STEPS), SIRTAKI_RECORDER="0")
     assert [report["recorder"] for report in outputs(off)] == ["off", "off"]
+    assert off.stderr.count(b"no timeline 't.json': SIRTAKI_RECORDER=0 has switched off the recorder") == 2
 
 
 def test_records_of_a_failed_job(tmp_path: Path) -> None:
@@ -86,6 +93,14 @@ meet("never")
         assert kept["rank"] == rank and "boom" in kept["cause"]["text"] and len(kept["records"]) == 2000
         assert {"submitted", "batch_end", "step_end"} <= {record["kind"] for record in kept["records"]}
     check_by_torch(folder)
+
+
+def test_records_that_cannot_be_kept_are_mentioned(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = str(tmp_path / "file" / "records")
+    done = run("-np", "1", *written(tmp_path, 'raise ValueError("boom")\n', JOINED), SIRTAKI_FAILURE_RECORDS=folder)
+    assert done.returncode == 1 and b"ValueError: boom" in done.stderr
+    assert f"no failure records of rank 0 in {folder}: Not a directory".encode() in done.stderr
 
 
 def check_by_torch(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """`sirtakirun top` and Prometheus' text: what ranks have counted, asked of a running job."""
 
+import io
 import socket
 import subprocess
 import time
@@ -76,13 +77,12 @@ def test_a_running_job_is_looked_at(tmp_path: Path, unused_port: int) -> None:
     with running(tmp_path, "-np", "2", *flags, *written(tmp_path, STAND_IN, start="")) as job:
         wait_for(file, 'sirtaki_steps_total{rank="0"}', 'sirtaki_steps_total{rank="1"}')
         words = command("top", str(job.process.pid), "--count", "2", "--delay", "0.5", "--plot", str(picture))
-        environ = environment(COLUMNS="140")
-        shown = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=SECONDS)
+        shown = subprocess.run(words, env=environment(), capture_output=True, text=True, timeout=SECONDS)
         contents = scraped(unused_port), file.read_text()
     assert shown.returncode == 0, shown.stderr
     tables = shown.stdout.split(f"job {job.process.pid}: 2 ranks of")[1:]
     assert len(tables) == 2, shown.stdout
-    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in tables[-1].splitlines() if line[:1] == "│"]
+    rows = [line.split() for line in tables[-1].splitlines() if line.strip()[:1].isdigit()]
     assert [row[0] for row in rows] == ["0", "1"]
     assert [row[3:5] for row in rows] == [["30.0%", "30.0%"]] * 2, tables[-1]
     assert float(rows[1][2]) > 0 and rows[0][-1] == "0%" and rows[1][-1] != "0%"
@@ -127,12 +127,18 @@ def test_a_rank_that_counts_anew_has_no_rates() -> None:
     ("flags", "complaint"),
     [
         (("--metrics-port", "70000"), "'70000' is not a port: at most 65535"),
-        (("--metrics-file", "/no/such/folder/x"), "--metrics-file /no/such/folder/x: cannot write into the folder"),
+        (("--metrics-file", "/no/such/folder/x"), "--metrics-file '/no/such/folder/x': cannot write into the folder"),
     ],
 )
 def test_what_cannot_be_served_is_refused(flags: tuple[str, str], complaint: str) -> None:
     done = subprocess.run(command("-np", "1", *flags, "true"), capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode != 0 and complaint in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize(("path", "why"), [("/tmp", "this is a folder"), ("", "the name is empty")])
+def test_what_is_no_file_for_metrics_is_refused(path: str, why: str) -> None:
+    with pytest.raises(ValueError, match=f"--metrics-file '{path}': {why}"), metrics.serving("", None, path):
+        pass
 
 
 def test_a_port_that_is_taken_ends_the_job_at_once() -> None:
@@ -146,6 +152,50 @@ def test_a_port_that_is_taken_ends_the_job_at_once() -> None:
 def test_a_job_that_has_ended_has_no_numbers() -> None:
     assert top_command.read("@sirtaki-status-none") is None
     assert [family.samples for family in metrics.JobCollector("@sirtaki-status-none").collect()] == [[]] * 5
+
+
+@pytest.mark.parametrize("words", [("-d", "nan"), ("-d", "inf"), ("-d", "-1"), ("-n", "0"), ("-n", "-1")])
+def test_a_wrong_number_for_top_is_refused(words: tuple[str, str], capsys) -> None:
+    with pytest.raises(SystemExit):
+        top_command.main(words)
+    assert f"{words[1]!r} is not a" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("x.words", "must end as that of a picture"),
+        ("", "empty"),
+        ("/tmp", "folder"),
+        ("/no/such/x.png", "cannot write"),
+    ],
+)
+def test_a_picture_that_cannot_be_written_is_refused_first(path: str, why: str, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(running_jobs, "choose", lambda *_: "@sirtaki-status-none")
+    assert top_command.main(["--plot", path]) == 1
+    shown = capsys.readouterr().err
+    assert f"--plot {path!r}: " in shown and why in shown
+
+
+def test_a_job_that_ends_at_once_was_not_seen(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(running_jobs, "choose", lambda *_: "@sirtaki-status-none")
+    assert top_command.main([]) == 1
+    assert "the job has ended before its ranks were seen twice" in capsys.readouterr().err
+
+
+def test_the_table_is_whole_in_80_columns_and_explains_missing_ranks() -> None:
+    from rich.console import Console
+
+    before = top_command.Reading(1.0, "job", [numbers(), None])
+    changes = {"steps": 90_110, "length": 3 * 10**9, "bytes": 10**9, "late": 10**9, "last": {"1": [90_104, 9]}}
+    after = top_command.Reading(2.0, "job", [numbers(**changes), None])
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(top_command._table(after, top_command.rates_of_ranks(before, after)))
+    shown = console.export_text()
+    assert "…" not in shown and "has SIRTAKI_RECORDER=0" in shown
+    assert [cell.split() for cell in shown.splitlines() if "90110" in cell] == [
+        ["0", "90110", "90100.0", "50.0%", "50.0%", *["0.0%"] * 5, "1000.0", "0%"]
+    ]
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """The timeline's file: complete at any moment, bounded, and what its spans are made of."""
 
+import fcntl
+import gzip
 import itertools
 import json
 import os
@@ -91,6 +93,16 @@ def test_a_file_keeps_the_newest_events_and_all_names_of_rows(form, name, tmp_pa
     else:
         assert check_perfetto(path).rows >= {"rank 0 on host / steps"}
     assert os.listdir(tmp_path) == [name]
+
+
+def test_a_program_that_reads_its_own_timeline_does_not_release_the_lock(tmp_path):
+    path = tmp_path / "t.json"
+    file = SharedFile(str(path), ChromeForm(), 1 << 20)
+    file.create([FIRST])
+    with file._locked(), path.open() as other:
+        path.read_text()
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_write_that_ends_early_takes_no_event_apart(tmp_path, monkeypatch):
@@ -224,6 +236,9 @@ def test_what_is_under_way_is_shown_as_unfinished():
         (b"\x0a\x02\x08\x01", "is no JSON: expected a timeline of Sirtaki"),
         (b"[]", "does not say when its times begin"),
         (b'{"traceEvents": []}', "does not say when its times begin"),
+        (b"[1, 2]", "does not say when its times begin"),
+        (b'[{"name": "sirtaki_timeline"}]', "does not say when its times begin"),
+        (gzip.compress(b"[]" * 99)[:20], "is no JSON: expected a timeline of Sirtaki"),
         (None, "No such file"),
     ],
 )

@@ -1,9 +1,15 @@
 """Records and summaries without a job."""
 
+import ctypes
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from sirtaki.native import core
-from sirtaki.timing import records
+from sirtaki.timing import energy, records
 from sirtaki.timing.text import summary_line
 
 CAUSES = dict.fromkeys(summary_line.CAUSES, 0.0)
@@ -21,6 +27,66 @@ def test_records_are_decoded() -> None:
     assert records.decode(data) == [records.Record(-5, 7, 3, -1, 2, True, "all_arrived", core.VERBS["broadcast"], 9)]
     with pytest.raises(ValueError, match="33 bytes are not whole records of 32 bytes"):
         records.decode(data + b"x")
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The counter of one processor, in microjoules; it wraps after 262 kJ."""
+    folder = tmp_path / "intel-rapl:0"
+    folder.mkdir()
+    (folder / "max_energy_range_uj").write_text("262143328850\n")
+    (folder / "energy_uj").write_text("262143000000\n")
+    monkeypatch.setattr(energy, "_RAPL", tmp_path)
+    monkeypatch.setattr(energy, "core", SimpleNamespace(local_rank=lambda: 0))
+    monkeypatch.setattr(energy, "_meter", None)
+    return folder / "energy_uj"
+
+
+def test_the_energy_of_a_long_job(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(energy, "_READINGS", 10**6)
+    energy.start()
+    meter = energy._meter
+    assert meter is not None
+    (package.parent / "new").write_text("671149\n")  # one joule more
+    (package.parent / "new").rename(package)
+    until = time.monotonic() + 60
+    while meter.joules < 0.999 and time.monotonic() < until:
+        time.sleep(0.001)
+    assert meter.joules == pytest.approx(1.0), "the counter is read although nobody asks for a report"
+    energy.stop()
+    assert energy.report(10) == {"joules": meter.joules, "sources": ["RAPL"], "joules_a_step": meter.joules / 10}
+
+
+def test_the_energy_of_a_gpu(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a stand-in for NVML, which counts millijoules."""
+    readings = iter((1000, 1000, 3500))
+
+    def total(device: ctypes.c_void_p, value: Any) -> int:
+        value._obj.value = next(readings)
+        return 0
+
+    library = SimpleNamespace(
+        nvmlInit_v2=lambda: 0,
+        nvmlDeviceGetHandleByIndex_v2=lambda gpu, device: 0 if gpu == 1 else 2,
+        nvmlDeviceGetTotalEnergyConsumption=total,
+    )
+    monkeypatch.setattr(energy.ctypes, "CDLL", lambda name: library)
+    energy.start(gpu=1)
+    energy.stop()
+    assert energy.report(0) == {"joules": pytest.approx(2.5), "sources": ["RAPL", "NVML"]}
+    package.unlink()
+    energy.start(gpu=7)
+    reasons = energy.report(0)["unavailable"]
+    assert "RAPL: No such file" in reasons and "NVML: NVML returned 2 for GPU 7" in reasons
+
+
+def test_energy_that_may_be_wrong_stays_unavailable(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    energy.start()
+    energy.stop()
+    later = time.monotonic() + 600
+    monkeypatch.setattr(energy, "time", SimpleNamespace(monotonic=lambda: later))
+    for _ in range(2):
+        assert "its counter may have wrapped" in energy.report(1)["unavailable"]
 
 
 def test_the_line_of_a_job() -> None:

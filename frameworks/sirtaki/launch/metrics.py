@@ -46,6 +46,14 @@ class JobCollector:
         yield from (steps, length, sent, waited, last)
 
 
+def why_no_file(path: str) -> str:
+    """Why no file with this name can be written; "" if it can."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if not path or os.path.isdir(path):
+        return "this is a folder" if path else "the name is empty"
+    return "" if os.access(folder, os.W_OK) else f"cannot write into the folder {folder}"
+
+
 def _numbers(job: str) -> list[Any]:
     text = running_jobs.ask(job, status.NUMBERS)
     return json.loads(text)["ranks"] if text else []
@@ -66,9 +74,8 @@ def serving(job: str, port: int | None, file: str | None) -> Iterator[Callable[[
         raise ValueError(
             f"metrics need the package prometheus_client (pip install 'sirtaki[timeline]'): {error}"
         ) from None
-    folder = os.path.dirname(os.path.abspath(file or ""))
-    if file is not None and not os.access(folder, os.W_OK):
-        raise ValueError(f"--metrics-file {file}: cannot write into the folder {folder}")
+    if file is not None and why_no_file(file):
+        raise ValueError(f"--metrics-file {file!r}: {why_no_file(file)}")
     registry = prometheus.CollectorRegistry(auto_describe=False)
     ends = threading.Event()
     registry.register(JobCollector(job))

@@ -9,10 +9,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sirtaki.launch import running_jobs
+from sirtaki.launch import metrics, running_jobs
+from sirtaki.launch.command_line.options import positive, seconds_of
 from sirtaki.launch.job import status
 from sirtaki.timing.rates import CAUSES, Numbers, Rates, rates
 
+_WIDE = 200  # columns in a file or a pipe
+_NO_RANK = "-: has not called init(), is busy, or has SIRTAKI_RECORDER=0"
 _NO_LIBRARY = "needs the package {} (pip install 'sirtaki[timeline]'): {}"
 
 
@@ -26,15 +29,17 @@ class Reading:
 
 
 def main(words: Sequence[str]) -> int:
-    """Returns 0 when the job has ended or the user has seen enough; 1 if there is no job to look at."""
+    """Returns 0 when the job has ended or the user has seen enough; 1 if there was nothing to see."""
     parser = argparse.ArgumentParser(prog="sirtakirun top", description="Shows how fast a running job goes.")
     parser.add_argument("job", nargs="?", type=int, help="process id of its sirtakirun; not needed if there is but one")
-    parser.add_argument("-d", "--delay", type=float, default=1.0, metavar="S", help="seconds between two looks (1)")
-    parser.add_argument("-n", "--count", type=int, metavar="N", help="number of tables; without it until the end")
+    parser.add_argument(
+        "-d", "--delay", type=seconds_of, default=1.0, metavar="S", help="seconds between two looks (1)"
+    )
+    parser.add_argument("-n", "--count", type=positive, metavar="N", help="number of tables; without it until the end")
     parser.add_argument("--plot", metavar="PNG", help="at the end, draws what was seen")
     chosen = parser.parse_args(words)
     job = running_jobs.choose(chosen.job, "top")
-    if not job or (chosen.plot and not _can_plot(chosen.plot)):
+    if not job or (chosen.plot is not None and not _can_plot(chosen.plot)):
         return 1
     seen: list[tuple[float, list[Rates | None]]] = []
     try:
@@ -44,7 +49,11 @@ def main(words: Sequence[str]) -> int:
     except ImportError as error:
         print(f"sirtakirun: top {_NO_LIBRARY.format('rich', error)}", file=sys.stderr)
         return 1
-    if chosen.plot:
+    else:
+        if not seen:
+            print("sirtakirun: the job has ended before its ranks were seen twice", file=sys.stderr)
+            return 1
+    if seen and chosen.plot is not None:
         from sirtaki.timeline import plot
 
         plot.draw_rates(seen, chosen.plot)
@@ -54,15 +63,16 @@ def main(words: Sequence[str]) -> int:
 def _can_plot(path: str) -> bool:
     """Asked at the beginning, so that no session is lost at its end."""
     try:
-        import matplotlib  # noqa: F401
+        from matplotlib.backend_bases import FigureCanvasBase
     except ImportError as error:
         print(f"sirtakirun: top --plot {_NO_LIBRARY.format('matplotlib', error)}", file=sys.stderr)
         return False
-    folder = os.path.dirname(os.path.abspath(path))
-    if not os.access(folder, os.W_OK):
-        print(f"sirtakirun: top --plot {path}: cannot write into the folder {folder}", file=sys.stderr)
-        return False
-    return True
+    reason = metrics.why_no_file(path)
+    if not reason and os.path.splitext(path)[1][1:].lower() not in FigureCanvasBase.get_supported_filetypes():
+        reason = "the name must end as that of a picture does, for example in .png"
+    if reason:
+        print(f"sirtakirun: top --plot {path!r}: {reason}", file=sys.stderr)
+    return not reason
 
 
 def read(job: str) -> Reading | None:
@@ -91,7 +101,7 @@ def _show(readings: Iterator[tuple[Reading, Reading]], seen: list[tuple[float, l
     from rich.console import Console
     from rich.live import Live
 
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else _WIDE)
     with Live(console=console, auto_refresh=False) as live:
         for before, after in readings:
             found = rates_of_ranks(before, after)
@@ -114,9 +124,13 @@ def rates_of_ranks(before: Reading, after: Reading) -> list[Rates | None]:
 def _table(reading: Reading, found: list[Rates | None]) -> Any:
     from rich.table import Table
 
-    table = Table(title=reading.title, title_justify="left", header_style="")
+    # Without borders, so that all columns have room on a terminal of 80.
+    table = Table(title=reading.title, title_justify="left", header_style="", box=None, collapse_padding=True)
+    table.pad_edge = False
+    if None in reading.ranks:
+        table.caption = _NO_RANK
     for name in ("rank", "steps", "steps/s", "waiting", *CAUSES, "MB/s", "came last"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     first = found[0]
     for rank, (numbers, own) in enumerate(zip(reading.ranks, found, strict=True)):
         if numbers is None or own is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -73,14 +74,22 @@ def read(path: str) -> Input:
         data = file.read()
     try:
         content = parse(gzip.decompress(data) if data.startswith(_GZIP) else data)
-    except ValueError as error:
+    except (ValueError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} is no JSON: {_HOW} ({error})") from None
-    if isinstance(content, list) and content and content[0].get("name") == HEADER:
-        return Input(int(content[0]["args"]["start_time_since_epoch_in_nanos"]), content, is_timeline=True)
-    if isinstance(content, dict) and "traceEvents" in content and "baseTimeNanoseconds" in content:
-        about = {name: value for name, value in content.items() if name != "traceEvents"}
-        return Input(int(content["baseTimeNanoseconds"]), content["traceEvents"], about=about)
-    raise ValueError(f"{path} does not say when its times begin: {_HOW}")
+    try:
+        return _of_events(content)
+    except (AttributeError, LookupError, TypeError, ValueError):
+        raise ValueError(f"{path} does not say when its times begin: {_HOW}") from None
+
+
+def _of_events(content: Any) -> Input:
+    """AttributeError, LookupError, TypeError or ValueError for anything but a timeline or a trace of torch.profiler."""
+    if isinstance(content, list) and content[0]["name"] == HEADER:
+        found = Input(int(content[0]["args"]["start_time_since_epoch_in_nanos"]), content, is_timeline=True)
+        _monotonic(found)
+        return found
+    about = {name: value for name, value in content.items() if name != "traceEvents"}
+    return Input(int(about["baseTimeNanoseconds"]), content["traceEvents"], about=about)
 
 
 def _free_processes(entry: Input, taken: set[Any]) -> dict[Any, Any]:

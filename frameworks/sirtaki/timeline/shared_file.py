@@ -3,8 +3,10 @@
 A write replaces the file's end and adds a new one in one call, so a process that is killed between two writes leaves
 a complete file. The kernel ends a killed process's write only where a page of the file ends. So a write stays within a
 page if possible, and otherwise begins a new page with a whole event: at most the file's end can be missing. The next
-writer removes what is incomplete. A lock orders the writers; the kernel releases it when its process dies. A new file
-takes an old one's place by a rename, which the others notice.
+writer removes what is incomplete. A new file takes an old one's place by a rename, which the others notice.
+
+A lock orders the writers; the kernel releases it when its process dies. It is a lock of the open file, not of the
+process: that one would end when the program reads its own timeline and closes it.
 """
 
 from __future__ import annotations
@@ -99,9 +101,9 @@ class SharedFile:
         return own is None or (own.st_ino, own.st_dev) != (there.st_ino, there.st_dev)
 
     def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        file, self._file = self._file, -1  # in this order, for a process that is forked meanwhile
+        if file >= 0:
+            os.close(file)
 
     def _open(self) -> None:
         self.close()
@@ -113,14 +115,14 @@ class SharedFile:
         while True:
             if self._file < 0:
                 self._open()
-            fcntl.lockf(self._file, fcntl.LOCK_EX)
+            fcntl.flock(self._file, fcntl.LOCK_EX)
             if not self.is_replaced():
                 break
             self._open()
         try:
             yield self._file
         finally:
-            fcntl.lockf(self._file, fcntl.LOCK_UN)
+            fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _sound_end(self, file: int) -> int:
         """Where the next events go: before the tail, if that is whole."""
@@ -143,9 +145,9 @@ class SharedFile:
         """Puts the newest half into a new file. Returns its end."""
         content = self._form.newest(os.pread(file, end, 0), max(0, self._limit // 2 - needed))
         self._replace(content)
-        fcntl.lockf(file, fcntl.LOCK_UN)
+        fcntl.flock(file, fcntl.LOCK_UN)
         self._open()
-        fcntl.lockf(self._file, fcntl.LOCK_EX)
+        fcntl.flock(self._file, fcntl.LOCK_EX)
         return self._sound_end(self._file)
 
     def _replace(self, content: bytes) -> None:

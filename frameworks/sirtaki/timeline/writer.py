@@ -82,6 +82,11 @@ class Timeline:
         core.mark_ranges([])
         self._file.close()
 
+    def close_files(self) -> None:
+        """For a forked child: otherwise it would hold the lock on the file after the end of its parent."""
+        self._file.close()
+        self._of_host.close()
+
     def _create(self, file: SharedFile) -> None:
         start = time.time_ns() - (time.monotonic_ns() - self._started)
         facts = {
@@ -163,13 +168,15 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     core.rank()
     if not isinstance(file_path, (str, os.PathLike)) or not os.fspath(file_path):
         raise ValueError(f"start_timeline: file_path must be the name of a file, got {file_path!r}")
+    if mark_cycles not in (True, False):
+        raise ValueError(f"start_timeline: mark_cycles must be True or False, got {mark_cycles!r}")
     chosen = settings.timeline()
     _start(os.fspath(file_path), bool(mark_cycles), chosen)
 
 
 def _start(path: str, mark_cycles: bool, chosen: settings.TimelineSettings) -> None:
     global _current
-    if not settings.has_recorder():
+    if core.step_times() is None:
         raise ValueError(
             f"no timeline {path!r}: SIRTAKI_RECORDER=0 has switched off the recorder, from which it is made"
         )
@@ -224,6 +231,8 @@ def before_shutdown() -> None:
 def _forget() -> None:
     """In a forked child: the thread is not there, and the file is its parent's."""
     global _current, _lock
+    if _current is not None:
+        _current.close_files()
     _current, _lock = None, threading.Lock()
 
 

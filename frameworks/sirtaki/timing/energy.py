@@ -5,7 +5,9 @@ RAPL counts a whole host, so only its first rank reports that.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +18,7 @@ from sirtaki.native import core
 _RAPL = Path("/sys/class/powercap")
 _NVML = "libnvidia-ml.so.1"
 _MOST_WATTS = 500  # of one package
+_READINGS = 3  # of RAPL, in the shortest time in which its counter can wrap
 
 _Counter = Callable[[], float]  # joules since any moment
 
@@ -35,6 +38,21 @@ class _Meter:
             self._open("NVML", lambda: [_nvml_counter(gpu)])
         self._last = [counter() for counter in self._counters]
         self.joules = 0.0
+        self._lock = threading.Lock()
+        self._ends = threading.Event()
+        limits = [counter.limit for counter in self._counters if isinstance(counter, _RaplCounter)]
+        if limits:
+            pause = min(limits) / _READINGS  # minutes
+            threading.Thread(target=self._keep_reading, args=(pause,), name="sirtaki-energy", daemon=True).start()
+
+    def _keep_reading(self, pause: float) -> None:
+        with contextlib.suppress(OSError):  # the next report shows it
+            while not self._ends.wait(pause):
+                self.read()
+
+    def close(self) -> None:
+        """Ends the thread, at some later moment."""
+        self._ends.set()
 
     def _open(self, source: str, make: Callable[[], list[_Counter]]) -> None:
         try:
@@ -45,18 +63,20 @@ class _Meter:
 
     def read(self) -> float:
         """Joules since the meter was made."""
-        now = [counter() for counter in self._counters]
-        self.joules += sum(max(0.0, new - old) for new, old in zip(now, self._last, strict=True))
-        self._last = now
-        return self.joules
+        with self._lock:
+            now = [counter() for counter in self._counters]
+            self.joules += sum(max(0.0, new - old) for new, old in zip(now, self._last, strict=True))
+            self._last = now
+            return self.joules
 
 
 class _RaplCounter:
-    """One package. Its counter wraps at a value that the kernel names."""
+    """One package. Its counter wraps at a value that the kernel names. limit: seconds until it may do so again."""
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / "energy_uj"
         self._range = int((folder / "max_energy_range_uj").read_text())
+        self.limit = self._range * 1e-6 / _MOST_WATTS
         self._last = self._raw()
         self._read_at = time.monotonic()
         self._total = 0
@@ -65,12 +85,11 @@ class _RaplCounter:
         return int(self._file.read_text())
 
     def __call__(self) -> float:
-        now, then = self._raw(), self._read_at
-        self._read_at = time.monotonic()
-        if (self._read_at - then) * _MOST_WATTS > self._range * 1e-6:
-            raise OSError(None, f"RAPL was not read for {self._read_at - then:.0f} s; its counter may have wrapped")
+        now, at = self._raw(), time.monotonic()
+        if at - self._read_at > self.limit:  # the next calls find that, too
+            raise OSError(None, f"RAPL was not read for {at - self._read_at:.0f} s; its counter may have wrapped")
         self._total += (now - self._last) % (self._range + 1)
-        self._last = now
+        self._last, self._read_at = now, at
         return self._total * 1e-6
 
 
@@ -109,7 +128,14 @@ _meter: _Meter | None = None
 def start(gpu: int | None = None) -> None:
     """Counts from now on; init() calls it. gpu: its number, to count it too, which loads NVML."""
     global _meter
+    stop()
     _meter = _Meter(gpu)
+
+
+def stop() -> None:
+    """Reports stay possible for as long as the counters cannot have wrapped; shutdown() calls it."""
+    if _meter is not None:
+        _meter.close()
 
 
 def report(steps: int) -> dict[str, Any]:

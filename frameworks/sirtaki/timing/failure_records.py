@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import logging
 import os
 import pickle
 import time
@@ -20,6 +20,7 @@ from sirtaki.timing import records
 from sirtaki.timing.records import Record
 
 COUNT = 2000
+_log = logging.getLogger("sirtaki")
 _TORCH_VERSION = "2.10"  # of the dump's format
 _TORCH_VERBS = {
     "allreduce": "all_reduce",
@@ -38,10 +39,12 @@ def keep(cause: Mapping[str, Any]) -> None:
         return
     found = records.latest(COUNT)
     rank, sets = core.rank(), core.process_sets()
-    with contextlib.suppress(OSError):
+    try:
         os.makedirs(folder, exist_ok=True)
         Path(folder, f"records_of_rank_{rank}.json").write_text(as_json(found, rank, cause))
         Path(folder, f"torch_rank_{rank}").write_bytes(pickle.dumps(for_torch(found, sets, rank), protocol=4))
+    except OSError as error:
+        _log.warning("no failure records of rank %d in %s: %s", rank, folder, error.strerror or error)
 
 
 def as_json(found: Sequence[Record], rank: int, cause: Mapping[str, Any]) -> str:

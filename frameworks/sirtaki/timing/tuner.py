@@ -25,7 +25,11 @@ _COLUMNS = (
     "hierarchical_allreduce,hierarchical_allgather,torus_allreduce,cache_enabled,cycle_time_ms,"
     "tensor_fusion_threshold,score,bucket_factor,step_ms"
 )
+_NOT_BEGUN = "nothing was tried: the job has one rank only, or no DistributedOptimizer of torch that can be tuned"
+_NOT_OVER = "nothing was found: the job ended before the search did; fewer steps for each measurement make it shorter"
+
 _log = logging.getLogger("sirtaki")
+_unsaid = ""  # what is to be said if the job ends now
 
 
 class Tuner:
@@ -110,6 +114,8 @@ class Tuner:
                 _log.warning("autotune: no log: %s", error)
 
     def _tell(self, kept: Candidate, won: float, step: float) -> None:
+        global _unsaid
+        _unsaid = ""
         if self._log_file is not None:
             self._log_file.close()
         if kept == self._present:
@@ -119,19 +125,21 @@ class Tuner:
             _log.warning("autotune: %s: %.1f%% less time for a step, which takes %.3g ms", what, won * 100, step * 1e3)
 
 
-_tuned = False
-
-
 def of_job(set_bucket: Callable[[float], None]) -> Tuner | None:
     """A tuner for the caller, if the job shall be tuned and is not yet: the first optimizer of a job gets it."""
-    global _tuned
-    chosen = settings.tuner()
-    if _tuned or not chosen.on or core.size() == 1:
+    global _unsaid
+    if _unsaid != _NOT_BEGUN or core.size() == 1:
         return None
-    _tuned = True
-    return Tuner(chosen, set_bucket)
+    _unsaid = _NOT_OVER
+    return Tuner(settings.tuner(), set_bucket)
 
 
 def begin_job() -> None:
-    global _tuned
-    _tuned = False
+    global _unsaid
+    _unsaid = _NOT_BEGUN if settings.tuner().on else ""
+
+
+def end_job(own_rank: int) -> None:
+    """A user who asks for the tuner gets a line in any case."""
+    if _unsaid and own_rank == 0:
+        _log.warning("autotune: %s", _unsaid)

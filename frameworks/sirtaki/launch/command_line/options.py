@@ -88,7 +88,7 @@ def _words_of_options(parser: _Parser, argv: Sequence[str]) -> int:
     return min(at, len(argv))
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
     try:
         number = int(text)
     except ValueError:
@@ -99,17 +99,17 @@ def _positive(text: str) -> int:
 
 
 def _number(text: str) -> int:
-    return 0 if text == "0" else _positive(text)
+    return 0 if text == "0" else positive(text)
 
 
 def _port(text: str) -> int:
-    number = _positive(text)
+    number = positive(text)
     if number > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: at most 65535")
     return number
 
 
-def _seconds_of(text: str) -> float:
+def seconds_of(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
@@ -163,7 +163,7 @@ def _add_main(parser: _Parser) -> None:
     add, switch = parser.add, "store_true"
     add(parser, "-h", "--help", action="help", help="print this text")
     add(parser, "-v", "--version", action=switch, help="print the version")
-    add(parser, "-np", "--num-proc", type=_positive, metavar="N", help="number of ranks")
+    add(parser, "-np", "--num-proc", type=positive, metavar="N", help="number of ranks")
     add(
         parser,
         "-cb",
@@ -176,9 +176,9 @@ def _add_main(parser: _Parser) -> None:
     add(parser, "--verbose", action=switch, help="print the command line and the output of mpiexec")
     add(parser, "--disable-cache", action=switch, help="accepted, without effect: nothing about hosts is cached")
     words = "seconds until all ranks must have started (SIRTAKI_START_TIMEOUT, else 30)"
-    add(parser, "--start-timeout", type=_positive, metavar="S", help=words)
+    add(parser, "--start-timeout", type=positive, metavar="S", help=words)
     words = f"seconds from SIGTERM, Ctrl-C or a failure until SIGKILL ({GRACE_VARIABLE}, else {GRACE:g})"
-    add(parser, "--grace-seconds", type=_seconds_of, metavar="S", help=words)
+    add(parser, "--grace-seconds", type=seconds_of, metavar="S", help=words)
     words = f"after a failure start the job anew, at most N times ({RESTARTS_VARIABLE}, else 0)"
     add(parser, "--restarts", type=_number, metavar="N", help=words)
     add(parser, "--config-file", metavar="FILE", help="YAML file with options; flags on the command line override it")
@@ -243,7 +243,7 @@ def grace(options: argparse.Namespace) -> float:
     if not os.environ.get(GRACE_VARIABLE):
         return GRACE
     try:
-        return _seconds_of(os.environ[GRACE_VARIABLE])
+        return seconds_of(os.environ[GRACE_VARIABLE])
     except argparse.ArgumentTypeError as error:
         raise ValueError(f"{GRACE_VARIABLE}={error}") from None
 

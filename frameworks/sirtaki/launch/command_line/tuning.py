@@ -12,17 +12,18 @@ _LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
 @dataclass(frozen=True)
 class _Number:
-    """A flag with a number of at least 0, and the variable that it sets (multiplied by `unit`)."""
+    """A flag with a number of at least `least`, and the variable that it sets (multiplied by `unit`)."""
 
     flag: str
     variable: str
     help: str
     type: Callable[[str], Any] = int
     unit: int = 1
+    least: int = 0
 
     @property
     def dest(self) -> str:
-        return self.flag[2:].replace("-", "_")
+        return _dest(self.flag)
 
 
 _NUMBERS = (
@@ -41,9 +42,14 @@ _NUMBERS = (
         "until the job ends; 0: never",
     ),
     _Number("--thread-affinity", "THREAD_AFFINITY", "core for the engine's thread"),
-    _Number("--timeline-megabytes", "TIMELINE_MEGABYTES", "limit of the timeline's file; the newest events stay (64)"),
+    _Number(
+        "--timeline-megabytes",
+        "TIMELINE_MEGABYTES",
+        "limit of the timeline's file; the newest events stay (64)",
+        least=1,
+    ),
     _Number("--autotune-warmup-samples", "AUTOTUNE_WARMUP_SAMPLES", "steps before each measurement of the tuner"),
-    _Number("--autotune-steps-per-sample", "AUTOTUNE_STEPS_PER_SAMPLE", "steps of each measurement"),
+    _Number("--autotune-steps-per-sample", "AUTOTUNE_STEPS_PER_SAMPLE", "steps of each measurement", least=1),
     _Number(
         "--autotune-bayes-opt-max-samples", "AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "exported; the tuner has no such search"
     ),
@@ -98,6 +104,10 @@ _MISSING_ELSEWHERE = (
     ("use_jsrun", ("--jsrun",), "jsrun"),
     ("tcp_flag", ("--tcp",), "Spectrum MPI"),
 )
+
+
+def _dest(flag: str) -> str:
+    return flag[2:].replace("-", "_")
 
 
 def add_flags(parser: argparse.ArgumentParser, add: Callable[..., None]) -> None:
@@ -165,8 +175,11 @@ def check(options: argparse.Namespace) -> None:
     """ValueError for a number out of its range, with the value."""
     for number in _NUMBERS:
         value = getattr(options, number.dest)
-        if value is not None and not 0 <= value < float("inf"):
-            raise ValueError(f"{number.flag} {value}: must be 0 or more")
+        if value is not None and not number.least <= value < float("inf"):
+            raise ValueError(f"{number.flag} {value}: must be {number.least} or more")
+    for flag, *_ in _TEXTS:
+        if getattr(options, _dest(flag)) == "":
+            raise ValueError(f"{flag} '': must not be empty")
     if options.timeline_steps is not None:
         parse_steps(options.timeline_steps)
 
@@ -179,7 +192,7 @@ def environment(options: argparse.Namespace) -> dict[str, str]:
         if value is not None:
             result["SIRTAKI_" + number.variable] = str(value * number.unit)
     for flag, variable, _, _ in _TEXTS:
-        value = getattr(options, flag[2:].replace("-", "_"))
+        value = getattr(options, _dest(flag))
         if value is not None:
             result["SIRTAKI_" + variable] = value
     for dest, _, variable, (yes, no) in _PAIRS:
