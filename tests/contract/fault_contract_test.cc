@@ -20,6 +20,7 @@
 #include "failing_transport.h"
 #include "plane/point_to_point.h"
 #include "plane/shm/shm.h"
+#include "socket_jobs.h"
 #include "waiting.h"
 
 namespace sirtaki::contract {
@@ -28,6 +29,10 @@ namespace {
 using testing::request_of;
 
 constexpr std::array kSizes = {1, 2, 3, 4, 5, 8};
+
+using MakeTransports = std::function<std::vector<std::unique_ptr<Transport>>(int size)>;
+
+std::vector<std::unique_ptr<Transport>> connect_by_sockets(int size) { return testing::make_socket_transports(size); }
 
 // Ends the test with a message if a job hangs.
 class Watchdog {
@@ -98,8 +103,8 @@ bool run_verbs(DataPlane& plane, int rank, int size) {
 }
 
 // One rank fails, and another thread then ends the job. False if the rank made fewer exchanges.
-bool run_planes(int size, int rank, int number) {
-  auto transports = make_loopback(size);
+bool run_planes(const MakeTransports& make, int size, int rank, int number) {
+  auto transports = make(size);
   std::vector<std::shared_ptr<Exchanges>> exchanges;
   for (auto& transport : transports) {
     exchanges.push_back(std::make_shared<Exchanges>());
@@ -117,6 +122,7 @@ bool run_planes(int size, int rank, int number) {
       errors[static_cast<std::size_t>(r)] = error.what();
       if (r == rank) std::thread([&] { transport.abort_job(3); }).join();
     }
+    transports[static_cast<std::size_t>(r)].reset();
   });
   CHECK_MESSAGE(right, "a wrong result: ", title(size, rank, number));
   const bool failed = exchanges[index]->failed();
@@ -129,12 +135,20 @@ bool run_planes(int size, int rank, int number) {
   return failed;
 }
 
-TEST_CASE("A plane ends with a result or an error on every rank, whichever exchange fails") {
-  for (const int size : kSizes) {
+void fail_at_each_exchange_of_planes(const MakeTransports& make, std::span<const int> sizes) {
+  for (const int size : sizes) {
     for (const int rank : std::set{0, size - 1}) {
-      for_each_exchange(size, rank, [&](int number) { return run_planes(size, rank, number); });
+      for_each_exchange(size, rank, [&](int number) { return run_planes(make, size, rank, number); });
     }
   }
+}
+
+TEST_CASE("A plane ends with a result or an error on every rank, whichever exchange fails") {
+  fail_at_each_exchange_of_planes(make_loopback, kSizes);
+}
+
+TEST_CASE("A plane over sockets ends with a result or an error on every rank, whichever exchange fails") {
+  fail_at_each_exchange_of_planes(connect_by_sockets, kSizes);
 }
 
 // ---- engines ----
@@ -144,6 +158,7 @@ struct Job {
   int rank;    // whose exchange fails
   int number;  // of that exchange
   MakePlanes planes;
+  MakeTransports transports = make_loopback;
 };
 
 struct Outcome {
@@ -228,7 +243,7 @@ void check_outcomes(const std::vector<Outcome>& outcomes, const Job& job, bool f
 
 // False if the rank made fewer exchanges.
 bool run_engines(const Job& job) {
-  auto transports = make_loopback(job.size);
+  auto transports = job.transports(job.size);
   const auto exchanges = std::make_shared<Exchanges>();
   exchanges->fails_at = job.number;
   std::vector<Outcome> outcomes(transports.size());
@@ -254,7 +269,8 @@ DataPlanes make_shm_planes(Transport& transport, const std::vector<int>& hosts) 
   return planes;
 }
 
-void fail_at_each_exchange(const MakePlanes& planes, std::span<const int> sizes) {
+void fail_at_each_exchange(const MakePlanes& planes, std::span<const int> sizes,
+                           const MakeTransports& transports = make_loopback) {
   std::vector<std::pair<int, int>> runs;
   for (const int size : sizes) {
     for (const int rank : std::set{0, size - 1}) runs.emplace_back(size, rank);
@@ -262,12 +278,16 @@ void fail_at_each_exchange(const MakePlanes& planes, std::span<const int> sizes)
   // All at once, since some jobs wait for an answer that cannot come.
   on_threads(static_cast<int>(runs.size()), [&](int i) {
     const auto [size, rank] = runs[static_cast<std::size_t>(i)];
-    for_each_exchange(size, rank, [&](int number) { return run_engines({size, rank, number, planes}); });
+    for_each_exchange(size, rank, [&](int number) { return run_engines({size, rank, number, planes, transports}); });
   });
 }
 
 TEST_CASE("Engines end with one cause, whichever exchange fails") {
   fail_at_each_exchange(make_point_to_point_planes, kSizes);
+}
+
+TEST_CASE("Engines over sockets end with one cause, whichever exchange fails") {
+  fail_at_each_exchange(make_point_to_point_planes, std::array{2, 3}, connect_by_sockets);
 }
 
 TEST_CASE("Engines over shared memory end with one cause, whichever exchange fails") {
