@@ -45,7 +45,8 @@ Mesh::Mesh(MeshOptions options)
 
 Mesh::~Mesh() {
   watch_.reset();
-  leave();
+  if (ended_.empty()) leave();
+  if (!ended_.empty()) work_until([](const Connection& each) { return each.identified() && each.queue().empty(); });
 }
 
 void Mesh::progress() {
@@ -158,6 +159,7 @@ void Mesh::watch_output(Connection& connection) {
 void Mesh::on_identified(Connection& connection) {
   Peer& other = peer(connection.peer());
   if (other.out == nullptr && other.lost.empty()) other.out = &connection;
+  if (!ended_.empty() && !passes_on_abort_ && connection.queue().empty()) connection.queue().add(abort_, {});
 }
 
 void Mesh::on_closed(Connection& connection, const std::string& why) {
@@ -206,49 +208,53 @@ void Mesh::end_group(std::uint64_t group) {
 void Mesh::abort_job(int exit_code) {
   end_job(rank(), exit_code);
   pass_on_abort();
+  work_until([](const Connection& each) { return each.identified() && each.queue().empty(); });
 }
 
 void Mesh::end_job(int rank, int exit_code) {
   if (!ended_.empty()) return;
   ended_ = rank_name(rank) + " ended the job with exit code " + std::to_string(exit_code);
   failed_ = true;
-  abort_to_pass_on_ =
-      SocketFrameHead{.kind = SocketFrameKind::kAbort, .group = static_cast<std::uint64_t>(rank), .tag = exit_code};
+  abort_ = {.generation = options_.generation,
+            .kind = SocketFrameKind::kAbort,
+            .group = static_cast<std::uint64_t>(rank),
+            .tag = exit_code};
+  passes_on_abort_ = true;
 }
 
 // A rank that waits has a connection to the rank for which it waits. So an abort that every rank passes on once reaches
 // all that wait, directly or through others.
 void Mesh::pass_on_abort() {
-  if (const auto head = std::exchange(abort_to_pass_on_, std::nullopt)) send_to_all(*head);
+  if (std::exchange(passes_on_abort_, false)) send_to_all(abort_);
 }
 
-// True if all of it is sent.
-bool Mesh::send_to_all(const SocketFrameHead& frame) {
-  SocketFrameHead head = frame;
-  head.generation = options_.generation;
-  bool sent = true;
+// On a connection that is not identified yet, the frame waits until it is. A rank that connects later gets an abort by
+// on_identified().
+void Mesh::send_to_all(const SocketFrameHead& head) {
   for (const auto& connection : connections_) {
-    if (!connection->identified()) continue;
+    if (connection->closed() || connection->peer() < 0) continue;
     connection->queue().add(head, {});
     connection->flush();
-    if (connection->closed()) continue;
-    sent &= connection->queue().empty();
     watch_output(*connection);
   }
-  return sent;
 }
 
-// Announces the end on every connection, so that it is no failure on the other ranks. Then waits, for a limited time,
-// until they have left as well: a connection that is closed before its other end has sent everything loses bytes.
+// Announces the end on every connection, so that it is no failure on the other ranks. Then waits until they have left
+// as well: a connection that is closed before its other end has sent everything loses bytes.
 void Mesh::leave() {
   leaving_ = true;
   if (failed_) return;
-  send_to_all({.kind = SocketFrameKind::kLeave});
+  send_to_all({.generation = options_.generation, .kind = SocketFrameKind::kLeave});
+  work_until([this](const Connection& each) {
+    return failed_ || !each.identified() || (each.leaving() && each.queue().empty());
+  });
+}
+
+// For a limited time, until this is true for all connections.
+void Mesh::work_until(const std::function<bool(const Connection&)>& done) {
   const auto limit = Clock::now() + kLeaveTogether;
-  const auto waits = [](const auto& each) {
-    return each->identified() && (!each->leaving() || !each->queue().empty());
-  };
-  while (std::ranges::any_of(connections_, waits) && Clock::now() < limit && !failed_) {
+  const auto waits = [&](const auto& each) { return !each->closed() && !done(*each); };
+  while (std::ranges::any_of(connections_, waits) && Clock::now() < limit) {
     pollfd ready{epoll_.get(), POLLIN, 0};
     poll(&ready, 1, 10);
     progress();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -83,8 +84,9 @@ class Mesh final : private ConnectionOwner {
   void lose(int rank, const std::string& why);
   void end_job(int rank, int exit_code);
   void pass_on_abort();
-  bool send_to_all(const SocketFrameHead& head);
+  void send_to_all(const SocketFrameHead& head);
   void leave();
+  void work_until(const std::function<bool(const Connection&)>& done);
 
   MeshOptions options_;
   Descriptor epoll_;
@@ -98,7 +100,8 @@ class Mesh final : private ConnectionOwner {
 
   std::optional<int> news_of_;  // a rank whose loss check() has not reported
   std::string ended_;           // which rank has ended the job, and how
-  std::optional<SocketFrameHead> abort_to_pass_on_;
+  SocketFrameHead abort_;       // what was sent to say so
+  bool passes_on_abort_ = false;
   bool failed_ = false;
   bool leaving_ = false;
   std::unique_ptr<ArrivalWatch> watch_;

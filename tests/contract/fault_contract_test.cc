@@ -130,7 +130,9 @@ bool run_planes(const MakeTransports& make, int size, int rank, int number) {
   for (std::size_t r = 0; r < errors.size(); ++r) {
     if (r == index || errors[r].empty()) continue;
     const std::string end = "rank " + std::to_string(rank) + " ended the job with exit code 3";
-    CHECK_MESSAGE((failed && errors[r] == end), title(size, rank, number), ", on rank ", r, ": ", errors[r]);
+    // A rank may end before the others have connected to it.
+    const bool lost = errors[r].find("the connection between it and rank") != std::string::npos;
+    CHECK_MESSAGE((failed && (errors[r] == end || lost)), title(size, rank, number), ", on rank ", r, ": ", errors[r]);
   }
   return failed;
 }
@@ -219,9 +221,11 @@ void run_rank(const Job& job, int rank, std::unique_ptr<Transport> transport, Tr
 }
 
 // The coordinator may have left when a rank fails at the last barrier of a locked plan. Then no rank is left to notify
-// those that wait at that barrier, whose programs have ended: they report the silent coordinator.
+// those that wait at that barrier, whose programs have ended: they report the silent coordinator, or over sockets the
+// rank that has left.
 bool has_lost_coordinator(const Outcome& outcome) {
-  return outcome.error.empty() && outcome.failure.find("which coordinates, has not answered") != std::string::npos;
+  const auto says = [&](const char* text) { return outcome.failure.find(text) != std::string::npos; };
+  return outcome.error.empty() && (says("which coordinates, has not answered") || says("but it has left the job"));
 }
 
 // A rank without an error has all its results. All ranks report one cause: that of the rank whose exchange has failed.
@@ -257,6 +261,7 @@ bool run_engines(const Job& job) {
     auto own = rank == job.rank ? exchanges : std::make_shared<Exchanges>();
     auto transport = std::make_unique<FailingTransport>(std::move(transports[index]), std::move(own));
     run_rank(job, rank, std::move(transport), *enders[index], outcomes[index]);
+    enders[index].reset();
   });
   check_outcomes(outcomes, job, exchanges->failed());
   return exchanges->failed();

@@ -185,15 +185,16 @@ TEST_CASE("A transfer of another length than its receive is refused, whichever c
     std::vector<std::byte> sent(5), got(4);
     PendingPtr receive;
     if (!early) receive = transports[0]->receive_data(1, 5, got);
-    const auto send = transports[1]->send_data(0, 5, sent);
+    auto send = transports[1]->send_data(0, 5, sent);
     Message message;
     transports[1]->send(0, {});
     wait_until([&] { return transports[1]->flushed(), transports[0]->receive(message); });
     if (early) receive = transports[0]->receive_data(1, 5, got);
     check_error(ErrorKind::kAborted, "data from rank 1 to rank 0 came cut off: 5 bytes where 4 were due",
                 [&] { wait_until([&] { return receive->ready(); }); });
-    std::thread other([&] { transports[1].reset(); });
     receive.reset();
+    send.reset();
+    std::thread other([&] { transports[1].reset(); });
     transports[0].reset();
     other.join();
   }
@@ -203,7 +204,7 @@ TEST_CASE("After a failure no transfer uses its memory") {
   auto transports = make_socket_transports(2);
   std::vector<std::byte> sent(8 << 20, std::byte{7}), got(sent.size());
   auto receive = transports[0]->receive_data(1, 5, got);
-  const auto send = transports[1]->send_data(0, 5, sent);
+  auto send = transports[1]->send_data(0, 5, sent);
   wait_until([&] { return transports[1]->flushed() || (receive->ready(), got[0] == std::byte{7}); });
   transports[0]->stop_data();
   transports[1]->stop_data();
@@ -213,6 +214,8 @@ TEST_CASE("After a failure no transfer uses its memory") {
   Message message;
   wait_until([&] { return transports[1]->flushed(), transports[0]->receive(message); });
   CHECK(std::ranges::count(got, std::byte{1}) == std::ssize(got));
+  receive.reset();
+  send.reset();
   std::thread other([&] { transports[1].reset(); });
   transports[0].reset();
   other.join();
