@@ -17,7 +17,22 @@ using PyTensor = std::tuple<std::uintptr_t, std::uintptr_t, int, Shape, int>;
 
 void init(std::vector<std::string> mpi_libraries, std::uint64_t comm_handle, std::vector<int> comm_ranks,
           std::string program, int launcher) {
-  start_engine({std::move(mpi_libraries), comm_handle, std::move(comm_ranks), std::move(program), launcher});
+  start_engine({std::move(mpi_libraries), comm_handle, std::move(comm_ranks), {}, std::move(program), launcher});
+}
+
+void init_over_sockets(int rank, const std::vector<std::pair<std::string, int>>& addresses, const std::string& key,
+                       int listener, std::string program, int launcher) {
+  MeshOptions mesh;
+  mesh.rank = rank;
+  for (const auto& [host, port] : addresses) mesh.addresses.push_back({host, port});
+  const auto bytes = std::as_bytes(std::span(key));
+  mesh.key.assign(bytes.begin(), bytes.end());
+  mesh.listener = Descriptor(listener);
+  StartOptions start;
+  start.mesh = std::move(mesh);
+  start.program = std::move(program);
+  start.launcher = launcher;
+  start_engine(std::move(start));
 }
 
 using Fields = std::map<std::string, std::variant<std::string, std::int64_t, double>>;
@@ -162,6 +177,16 @@ void bind_engine(py::module_& module) {
   using Release = py::call_guard<py::gil_scoped_release>;
   module.def("init", &init, py::arg("mpi_libraries"), py::arg("comm_handle") = 0,
              py::arg("comm_ranks") = std::vector<int>(), py::arg("identity") = "", py::arg("launcher") = -1, Release());
+  module.def(
+      "init_over_sockets",
+      [](int rank, const std::vector<std::pair<std::string, int>>& addresses, const py::bytes& key, int listener,
+         std::string identity, int launcher) {
+        const std::string secret = key;
+        const py::gil_scoped_release release;
+        init_over_sockets(rank, addresses, secret, listener, std::move(identity), launcher);
+      },
+      py::arg("rank"), py::arg("addresses"), py::arg("key"), py::arg("listener"), py::arg("identity"),
+      py::arg("launcher") = -1);
   module.def("start_timeout", [] { return Settings::from_environment().start_timeout_seconds; });
   module.def("shutdown", &shutdown, Release());
   module.def("finalize", &finalize, py::arg("supervised"), Release());
@@ -179,6 +204,7 @@ void bind_engine(py::module_& module) {
   module.def("cross_rank", &topology<&Topology::cross_rank>);
   module.def("cross_size", &topology<&Topology::cross_size>);
   module.def("is_homogeneous", [] { return engine_for_constants()->topology().homogeneous; });
+  module.def("uses_mpi", &uses_mpi);
   module.def("mpi_threads_supported", &mpi_threads_supported);
   module.def("process_sets", [] { return engine_for_query()->process_sets(); });
   module.def("failure", [] { return engine_for_query()->failure(); });

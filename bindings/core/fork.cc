@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "process.h"
 
 namespace sirtaki {
 namespace {
@@ -19,7 +20,12 @@ std::atomic<pid_t> parent{0};
 
 void watch_forks() {
   static std::once_flag once;
-  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { parent = getppid(); }); });
+  std::call_once(once, [] {
+    pthread_atfork(nullptr, nullptr, [] {
+      parent = getppid();
+      leave_connections_to_parent();
+    });
+  });
 }
 
 bool is_forked_child() { return parent.load(std::memory_order_relaxed) != 0; }

@@ -11,6 +11,7 @@
 
 #include "bindings.h"
 #include "fabric/mpi_fabric.h"
+#include "fabric/socket_fabric.h"
 #include "fork.h"
 #include "mpi/mpi_session.h"
 #include "recorder/step_watch.h"
@@ -24,7 +25,8 @@ struct Process {
   std::mutex engine_mutex;
   std::shared_ptr<Engine> engine;
   std::unique_ptr<RequestListener> listener;
-  bool failed = false;  // whether the last job failed
+  bool failed = false;    // whether the last job failed
+  bool uses_mpi = false;  // whether the last job used MPI
   // Never deleted: threads of the program may still write.
   std::atomic<FlightRecorder*> recorder{nullptr};
   std::atomic<StepWatch*> step_watch{nullptr};
@@ -50,7 +52,12 @@ void log(int rank, bool with_time, const std::string& line) {
   if (::write(STDERR_FILENO, text.data(), text.size()) < 0) return;  // stderr is closed; nothing can be reported
 }
 
-MpiCommunicator base_communicator(const MpiSession& session, const StartOptions& start) {
+MpiCommunicator base_communicator(const StartOptions& start, const Settings& settings) {
+  if (process().session == nullptr) {
+    const auto threads = settings.mpi_threads ? MpiThreads::kMultiple : MpiThreads::kSerialized;
+    process().session = std::make_unique<MpiSession>(load_mpi(start.mpi_libraries), threads);
+  }
+  const MpiSession& session = *process().session;
   if (start.comm_handle != 0) return session.duplicate(start.comm_handle);
   return start.comm_ranks.empty() ? session.world() : session.of_ranks(start.comm_ranks);
 }
@@ -60,6 +67,24 @@ PlaneOptions plane_options(const Settings& settings, const std::function<void(co
           .hierarchical_allreduce = settings.hierarchical_allreduce,
           .gpus = gpu_options(settings, log, [] { return engine_for_collective()->topology().local_rank; }),
           .log = log};
+}
+
+// Sets the log of `options`, whose lines begin with the rank.
+std::unique_ptr<Fabric> make_world(StartOptions& start, EngineOptions& options) {
+  const auto set_log = [&options](int rank) {
+    options.log = [rank, settings = options.settings](const std::string& line) {
+      if (settings.log_warnings) log(rank, settings.log_time, line);
+    };
+    return plane_options(options.settings, options.log);
+  };
+  process().uses_mpi = !start.mesh;
+  if (start.mesh) {
+    PlaneOptions planes = set_log(start.mesh->rank);
+    return make_socket_fabric(std::move(*start.mesh), std::move(planes));
+  }
+  MpiCommunicator communicator = base_communicator(start, options.settings);
+  PlaneOptions planes = set_log(communicator.rank());
+  return make_mpi_fabric(std::move(communicator), std::move(planes));
 }
 
 void record(Engine& engine) {
@@ -113,24 +138,16 @@ void end_step(Engine& engine) {
   if (StepWatch* const watch = find_step_watch()) watch->take_in();
 }
 
-void start_engine(const StartOptions& start) {
+void start_engine(StartOptions start) {
   refuse_forked_child();
   const std::lock_guard lock(process().mutex);
   if (process().engine != nullptr) return;
   EngineOptions options;
   options.settings = Settings::from_environment();
-  options.program = start.program;
+  options.program = std::move(start.program);
   options.stacks_by_force = stacks_by_force;
   const bool takes_usr1 = signal_is_free(SIGUSR1);
-  if (process().session == nullptr) {
-    const auto threads = options.settings.mpi_threads ? MpiThreads::kMultiple : MpiThreads::kSerialized;
-    process().session = std::make_unique<MpiSession>(load_mpi(start.mpi_libraries), threads);
-  }
-  MpiCommunicator communicator = base_communicator(*process().session, start);
-  options.log = [rank = communicator.rank(), settings = options.settings](const std::string& line) {
-    if (settings.log_warnings) log(rank, settings.log_time, line);
-  };
-  auto world = make_mpi_fabric(std::move(communicator), plane_options(options.settings, options.log));
+  auto world = make_world(start, options);
   const bool records = options.settings.recorder;
   auto engine = std::make_shared<Engine>(std::move(options), std::move(world));
   if (records) record(*engine);
@@ -161,21 +178,27 @@ void finalize(bool supervised) {
   if (process().session != nullptr && process().engine == nullptr) process().session->finalize();
 }
 
+void leave_connections_to_parent() {
+  if (const auto engine = process().engine) engine->on_forked_child();
+}
+
 void abort_job(int exit_code) {
   const auto engine = find_engine();
   if (engine != nullptr && !is_forked_child()) {
     engine->abort_job(exit_code);
     // MPI_Abort may return before the starter has acted on it. If a process exits at once, MPICH's mpiexec can miss
     // both the message and the exit, and the other ranks live on.
-    std::this_thread::sleep_for(kPatienceWithStarter);
+    if (process().uses_mpi) std::this_thread::sleep_for(kPatienceWithStarter);
   }
   _exit(exit_code);
 }
 
-bool mpi_threads_supported() {
+bool uses_mpi() {
   engine_for_constants();
-  return process().session->multiple_threads();
+  return process().uses_mpi;
 }
+
+bool mpi_threads_supported() { return uses_mpi() && process().session->multiple_threads(); }
 
 std::map<std::string, std::string> mpi_info(const std::vector<std::string>& paths) {
   refuse_forked_child();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "sockets/mesh_options.h"
 
 namespace sirtaki {
 
@@ -37,20 +38,25 @@ struct StartOptions {
   std::vector<std::string> mpi_libraries;  // paths; the first that loads is used
   std::uint64_t comm_handle = 0;           // the user's communicator; 0: none
   std::vector<int> comm_ranks;             // ranks of MPI_COMM_WORLD, in order; empty: all
+  std::optional<MeshOptions> mesh;         // connects the ranks without MPI; then the members above are not used
   std::string program;                     // text that must be equal on all ranks
   int launcher = -1;                       // descriptor of the socket to the launcher; -1: none
 };
 
 // Blocks until all ranks have called it. Does nothing if there is an engine.
-void start_engine(const StartOptions& options);
+void start_engine(StartOptions options);
 // Returns the failure cause if the job has failed. Does nothing without an engine.
 std::optional<FailureCause> end_engine();
 // Finalizes MPI at the end of the process, after end_engine(). All ranks must call it, so a failed job skips it.
 // `supervised`: sirtakirun sets the job's exit code.
 void finalize(bool supervised);
+// In a forked child.
+void leave_connections_to_parent();
 // Ends the processes of all ranks, then this one.
 [[noreturn]] void abort_job(int exit_code);
 
+// Whether the ranks of the present job use MPI. Call it after start_engine().
+bool uses_mpi();
 // Whether any thread may call MPI. Call it after start_engine().
 bool mpi_threads_supported();
 // About the MPI in use, or else the first of these libraries that loads.

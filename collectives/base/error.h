@@ -25,4 +25,15 @@ class Error : public std::exception {
   std::string message_;
 };
 
+// The connection to a rank has ended, although the rank has not left the job.
+class LostRank : public Error {
+ public:
+  // `rank`: in the job. `why`: continues the sentence "rank 3 failed: ".
+  LostRank(int rank, std::string why) : Error(ErrorKind::kAborted, std::move(why)), rank_(rank) {}
+  int rank() const { return rank_; }
+
+ private:
+  int rank_;
+};
+
 }  // namespace sirtaki

@@ -55,6 +55,8 @@ inline constexpr std::chrono::seconds kReportByLauncher{1};
 inline constexpr std::chrono::seconds kAgreementOnFailure{2};
 // A thread that reports a failure waits this long for the agreement.
 inline constexpr std::chrono::milliseconds kWaitForAgreement{2500};
+// A rank that has left waits this long for the ranks at the other ends of its connections to leave, too.
+inline constexpr std::chrono::seconds kLeaveTogether{1};
 // The process ends after this time even if a library blocks the engine's thread.
 inline constexpr std::chrono::seconds kForcedExit{5};
 

@@ -94,6 +94,8 @@ Engine::Engine(EngineOptions options, std::unique_ptr<Fabric> world)
       queue_.set_has_core(placement.has_cores_for_all(2));
     }
   }
+  world->attach(doorbell_);
+  network_ = world.get();
   control_ = world->transport().name();
   auto wire = make_wire(world->transport());
   make_group(0, all, std::move(world));
@@ -189,6 +191,7 @@ void Engine::run() {
   lock_.end();
   failure_.set_notified();
   inquiry_.end();
+  network_ = nullptr;
   groups_.clear();
   if (bells_ != nullptr) bells_->of(topology_.rank).life.end();
 }
@@ -308,7 +311,8 @@ void Engine::record(const std::exception& error) {
     failure_.adopt(*failure);
   } else {
     FailureCause cause = own_cause(FailureKind::kFailedCollective, error.what());
-    if (const int dead = find_dying(); dead >= 0) {
+    const auto* const lost = dynamic_cast<const LostRank*>(&error);
+    if (const int dead = lost != nullptr ? lost->rank() : find_dying(); dead >= 0) {
       cause.kind = FailureKind::kLostConnection;
       cause.rank = dead;
       cause.host = topology_.host_name(dead);

@@ -92,6 +92,11 @@ class Engine final : private GroupOwner {
   // The name of the transport that carries control messages.
   const std::string& control() const { return control_; }
 
+  // In a child that this process has forked, where this object is otherwise not used.
+  void on_forked_child() {
+    if (Fabric* const network = network_) network->on_forked_child();
+  }
+
   // A rank of this host whose process has died, -1 if none is known.
   int dead_rank() const { return bells_ == nullptr ? -1 : bells_->find_dead(); }
   // Any thread. See StatusInquiry.
@@ -111,6 +116,7 @@ class Engine final : private GroupOwner {
   void look(Clock::time_point now);
   bool shares_core() const { return !queue_.has_core(); }
   bool may_gather() const { return queue_.may_gather(); }
+  void before_sleep() { groups_.world().fabric().before_sleep(); }
   void note_idle() { observers_.announce(&Observer::on_idle); }
   void record(const std::exception& error);
 
@@ -149,8 +155,9 @@ class Engine final : private GroupOwner {
   std::string control_;
   Topology topology_;
   ClockDifference clock_;
-  std::shared_ptr<HostBells> bells_;   // null unless all ranks share a host
-  Clock::time_point first_dead_look_;  // when a dead rank was first seen for which this rank waits
+  std::atomic<Fabric*> network_{nullptr};  // of all ranks; null once it has ended
+  std::shared_ptr<HostBells> bells_;       // null unless all ranks share a host
+  Clock::time_point first_dead_look_;      // when a dead rank was first seen for which this rank waits
 
   // The mutexes of these parts are locked in this order: failure_, inquiry_, queue_. The engine lock comes first.
   Doorbell doorbell_;

@@ -27,6 +27,7 @@ namespace sirtaki {
 //   void look(Clock::time_point)       called from time to time while nothing moves
 //   bool shares_core() const           the engine's thread would take the core from the program
 //   bool may_gather() const            so it would now, and the program probably submits more
+//   void before_sleep()                the thread is about to sleep: what arrives from now on must ring the doorbell
 //   void note_idle()                   the engine's thread begins to sleep, since nothing is under way
 //   void record(const std::exception&) a helping thread caught this error; from now on take_in() throws
 template <class Worker>
@@ -141,6 +142,7 @@ void EngineLock<Worker>::rest(Holder& holder, const Activity& now) {
     worker_.note_idle();
   }
   const std::uint32_t seen = doorbell_.prepare_sleep(how);
+  worker_.before_sleep();
   if (!step()) {
     sleep(holder, how, seen, limit);
     // The program's thread would wait for its core with each of its calls. It may also take over the work meanwhile.
@@ -235,6 +237,7 @@ bool EngineLock<Worker>::help_once(Work& wanted, bool may_sleep) {
   look();
   if (!may_sleep || !now.peers_wake) return false;
   const std::uint32_t seen = doorbell_.prepare_sleep(SleepState::kHelperAsleep);
+  worker_.before_sleep();
   WakeReason reason = WakeReason::kWoken;
   if (!step() && !wanted.done()) reason = doorbell_.sleep(SleepState::kHelperAsleep, seen, kHelp);
   doorbell_.set_awake();
@@ -247,6 +250,7 @@ template <class Worker>
 void EngineLock<Worker>::hand_back(std::uint32_t rings_before) {
   backoff_.reset();
   doorbell_.prepare_sleep(SleepState::kAsleep);
+  worker_.before_sleep();
   if (step() || worker_.activity().active || doorbell_.rings() != rings_before) doorbell_.wake_engine();
 }
 

@@ -83,7 +83,10 @@ class Group final : private PlanOwner {
   // No collective is under way on the planes, so no other rank needs this rank there.
   bool planes_idle() const { return !executor_.busy() && !plan_.busy(); }
   // Is this rank woken when another rank has moved this group on?
-  bool wakes() const { return (transport().wakes() || transport().size() == 1) && executor_.wakes() && plan_.wakes(); }
+  bool wakes() const {
+    const bool by_messages = transport().wakes() || transport().arrivals_wake() || transport().size() == 1;
+    return by_messages && executor_.wakes() && plan_.wakes();
+  }
   // Is there queued work that may still fail? progress() checks it from time to time.
   bool watching() const { return executor_.watching() || plan_.watching(); }
   // Can this rank only go on when that rank of the job does?

@@ -9,6 +9,7 @@
 
 #include "host/host_bells.h"
 #include "plane/plane_choice.h"
+#include "sleep/doorbell.h"
 #include "transport/transport.h"
 
 namespace sirtaki {
@@ -34,6 +35,15 @@ class Fabric {
   // A fabric for some of the ranks, in the order given; null on the other ranks. Collective over all ranks, or over the
   // listed ones alone; blocks.
   std::unique_ptr<Fabric> split(const std::vector<int>& ranks, Callers callers = Callers::kAllRanks);
+
+  // For the fabric of the whole job: from now on all that arrives while the engine sleeps rings its doorbell, if the
+  // network can do that. The doorbell outlives this fabric.
+  virtual void attach(Doorbell& doorbell) { static_cast<void>(doorbell); }
+  // The engine is about to sleep, so the next arrival must ring.
+  virtual void before_sleep() {}
+
+  // In a child that this process has forked: the other ranks must notice this rank's end although the child lives on.
+  virtual void on_forked_child() {}
 
   // Ends the processes of all ranks of the job, if the network can do that. May not return.
   void abort_job(int exit_code) { transport_->abort_job(exit_code); }

@@ -1,6 +1,5 @@
 #include "fabric/mpi_fabric.h"
 
-#include <string>
 #include <utility>
 
 #include "plane/mpi/mpi.h"
@@ -53,13 +52,8 @@ class MpiFabric final : public Fabric {
 }  // namespace
 
 std::unique_ptr<Fabric> make_mpi_fabric(MpiCommunicator communicator, PlaneOptions options) {
-  if (options.log) {
-    options.log = [log = std::move(options.log), logged = std::make_shared<bool>(false)](const std::string& line) {
-      if (!std::exchange(*logged, true)) log(line);
-    };
-  }
   return MpiFabric::make(std::make_unique<MpiTransport>(std::move(communicator)),
-                         std::make_shared<const PlaneOptions>(std::move(options)));
+                         std::make_shared<const PlaneOptions>(with_one_line(std::move(options))));
 }
 
 }  // namespace sirtaki

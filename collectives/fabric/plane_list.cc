@@ -80,6 +80,15 @@ std::vector<PlaneKind> order_of_planes(const PlaneFacts& facts) {
   return order;
 }
 
+PlaneOptions with_one_line(PlaneOptions options) {
+  if (options.log) {
+    options.log = [log = std::move(options.log), logged = std::make_shared<bool>(false)](const std::string& line) {
+      if (!std::exchange(*logged, true)) log(line);
+    };
+  }
+  return options;
+}
+
 DataPlanes make_planes(Transport& transport, const std::vector<int>& hosts, const PlaneOptions& options,
                        const NetworkPlanes& network) {
   const PlaneMaker maker(transport, hosts, options, network);

@@ -32,6 +32,9 @@ struct PlaneOptions {
   std::function<void(const std::string&)> log{};  // one line for people
 };
 
+// For fabrics that are split off each other: all of them together report only their first line for people.
+PlaneOptions with_one_line(PlaneOptions options);
+
 // What a network contributes to the planes of one group.
 struct NetworkPlanes {
   std::function<std::unique_ptr<DataPlane>()> make_plane{};  // its own collectives; empty: it has none

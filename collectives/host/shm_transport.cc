@@ -133,6 +133,7 @@ class ShmTransport final : public Transport {
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   bool wakes() const override { return true; }
+  bool arrivals_wake() const override { return inner_->arrivals_wake(); }
   void wake(int peer) override { wake_owner(bells_->of(job_ranks_[static_cast<std::size_t>(peer)])); }
 
   bool shares_core(int peer) const override {
@@ -175,6 +176,8 @@ class ShmTransport final : public Transport {
   PendingPtr receive_data(int from, int tag, std::span<std::byte> bytes) override {
     return inner_->receive_data(from, tag, bytes);
   }
+
+  void stop_data() override { inner_->stop_data(); }
 
   std::unique_ptr<Transport> split(const std::vector<int>& ranks) override { return inner_->split(ranks); }
   std::unique_ptr<Transport> split_members(const std::vector<int>& ranks) override {

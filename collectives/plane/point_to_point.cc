@@ -17,6 +17,8 @@ namespace {
 
 constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
 constexpr std::int64_t kOneShotBytes = std::int64_t{16} << 10;
+// Tensors of at least this size are sent and received in place.
+constexpr std::int64_t kDirectBytes = std::int64_t{64} << 10;
 constexpr int kTags = kFirstFreeTag;
 // Tags of one collective. Successive transfers between two ranks have different tags. So a transfer goes into the right
 // buffer even if the network delivers in another order.
@@ -50,6 +52,9 @@ class PointToPoint final : public DataPlane {
     return query.device == kHostDevice && moves_data(query.verb);
   }
 
+  bool wakes() const override { return transport_.arrivals_wake(); }
+  void abort() override { transport_.stop_data(); }
+
   Task allreduce(Reduction reduction, std::span<const Segment> segments) override {
     return reduction.op == ReduceOp::kAdasum ? reduce_adasum(reduction, segments, next_tag())
                                              : reduce_pieces(reduction, segments, next_tag());
@@ -75,70 +80,127 @@ class PointToPoint final : public DataPlane {
   // Collectives of a group start in the same order on all its ranks, so counting them gives equal tags.
   int next_tag() { return tag_ = (tag_ + kTagsOfOne) % kTags; }
 
-  Task reduce_pieces(Reduction reduction, std::span<const Segment> segments, int tag) {
-    const ReductionSteps steps = steps_of_fold(reduction);
-    const DType wire = steps.wire;
-    const auto wire_size = static_cast<std::int64_t>(size_of(wire));
-    const auto item_size = static_cast<std::int64_t>(size_of(reduction.dtype));
-    PieceWalk walk(segments, {.piece = kPieceBytes / wire_size, .direct = kPackAll});
-    HostBuffer buffer;
+  // One piece of a batch on its way.
+  struct Round {
     Piece piece;
-    for (int round = 0; walk.next(piece); ++round) {
-      if (static_cast<std::int64_t>(buffer.size()) < piece.count * wire_size) {
-        buffer = HostBuffer(static_cast<std::size_t>(piece.count * wire_size));
-      }
-      walk.for_each_part(piece, [&](const Segment& segment, std::int64_t from, std::int64_t count, std::int64_t at) {
-        convert(wire, offset(buffer.data(), at * wire_size), reduction.dtype, offset(segment.in, from * item_size),
-                count, steps.before);
-      });
-      co_await reduce_flat(steps.combine, buffer.data(), piece.count, tag + 2 * round % kTagsOfOne);
-      walk.for_each_part(piece, [&](const Segment& segment, std::int64_t from, std::int64_t count, std::int64_t at) {
-        convert(reduction.dtype, offset(segment.out, from * item_size), wire, offset(buffer.data(), at * wire_size),
-                count, steps.after);
-      });
-    }
-  }
-
-  Task reduce_flat(Reduction reduction, std::byte* buffer, std::int64_t count, int tag) {
-    const auto item_size = static_cast<std::int64_t>(size_of(reduction.dtype));
-    std::vector<std::int64_t> counts(static_cast<std::size_t>(size_), 0);
-    if (count * item_size <= kOneShotBytes) {
-      co_await reduce_blocks(reduction, buffer, std::vector<std::int64_t>(counts.size() + 1, 0), count, tag);
-      co_return;
-    }
-    for (std::int64_t r = 0; r < size_; ++r) {
-      counts[static_cast<std::size_t>(r)] = count * (r + 1) / size_ - count * r / size_;
-    }
-    const std::vector<std::int64_t> starts = starts_of(counts);
-    const auto mine = static_cast<std::size_t>(rank_);
-    co_await reduce_blocks(reduction, buffer, starts, counts[mine], tag);
-    co_await spread_blocks(item_size, buffer + starts[mine] * item_size, buffer, starts, tag + 1);
-  }
-
-  // Every rank sends to each other rank r the block that begins at starts[r]. Then it reduces its own block and the
-  // received ones, in the order of the ranks. If all starts are zero, every block is the whole buffer.
-  Task reduce_blocks(Reduction reduction, std::byte* buffer, std::vector<std::int64_t> starts, std::int64_t count,
-                     int tag) {
-    const auto item_size = static_cast<std::int64_t>(size_of(reduction.dtype));
-    const bool everything = starts.back() == 0;
-    const std::int64_t bytes = count * item_size;
-    HostBuffer theirs(static_cast<std::size_t>(bytes * size_));
+    HostBuffer packed;  // the elements of a packed piece
+    const std::byte* in = nullptr;
+    std::byte* out = nullptr;
+    std::vector<std::int64_t> starts;  // of each rank's block; all zero: every block is the whole piece
+    std::int64_t own_count = 0;        // elements of this rank's block
+    HostBuffer theirs;                 // this rank's block, as each other rank has it
     std::vector<PendingPtr> pending;
+    int tag = 0;
+
+    bool one_shot() const { return starts.back() == 0; }
+  };
+
+  // While one piece is summed and spread, the next one is on its way. Elements travel as they are: reduce_inputs()
+  // scales, and rounds only once.
+  Task reduce_pieces(Reduction reduction, std::span<const Segment> segments, int tag) {
+    const auto item_size = static_cast<std::int64_t>(size_of(reduction.dtype));
+    PieceWalk walk(segments, {.piece = kPieceBytes / item_size, .direct = kDirectBytes / item_size});
+    Round now, next;
+    int number = 0;
+    bool more = begin_round(walk, segments, item_size, tag, number, now);
+    while (more) {
+      more = begin_round(walk, segments, item_size, tag, ++number, next);
+      for (PendingPtr& transfer : now.pending) co_await std::move(transfer);
+      reduce_round(reduction, now);
+      if (!now.one_shot()) {
+        const std::byte* const own = now.out + now.starts[static_cast<std::size_t>(rank_)] * item_size;
+        co_await spread_blocks(item_size, own, now.out, now.starts, now.tag + 1);
+      }
+      if (now.piece.packed) copy_parts(walk, now, item_size, false);
+      std::swap(now, next);
+    }
+  }
+
+  // Sends each other rank the block that it sums. False at the end of the batch.
+  bool begin_round(PieceWalk& walk, std::span<const Segment> segments, std::int64_t item_size, int tag, int number,
+                   Round& round) {
+    if (!walk.next(round.piece)) return false;
+    const std::int64_t count = round.piece.count;
+    round.tag = tag + 2 * number % kTagsOfOne;
+    if (round.piece.packed) {
+      resize(round.packed, count * item_size);
+      copy_parts(walk, round, item_size, true);
+      round.in = round.out = round.packed.data();
+    } else {
+      const Segment& segment = segments[round.piece.segment];
+      round.in = offset(segment.in, round.piece.offset * item_size);
+      round.out = offset(segment.out, round.piece.offset * item_size);
+    }
+    const auto n = static_cast<std::size_t>(size_);
+    round.starts.assign(n + 1, 0);
+    const bool one_shot = count * item_size <= kOneShotBytes;
+    for (std::size_t r = 1; !one_shot && r <= n; ++r) round.starts[r] = count * static_cast<std::int64_t>(r) / size_;
+    const auto mine = static_cast<std::size_t>(rank_);
+    round.own_count = one_shot ? count : round.starts[mine + 1] - round.starts[mine];
+    send_blocks(round, item_size);
+    return true;
+  }
+
+  void send_blocks(Round& round, std::int64_t item_size) {
+    const std::int64_t bytes = round.own_count * item_size;
+    resize(round.theirs, bytes * size_);
+    round.pending.clear();
     for (int step = 1; step < size_; ++step) {
       const int to = (rank_ + step) % size_;
       const int from = (rank_ + size_ - step) % size_;
       const auto block = static_cast<std::size_t>(to);
-      const std::int64_t length = everything ? count : starts[block + 1] - starts[block];
-      pending.push_back(transport_.receive_data(from, tag, writable(offset(theirs.data(), from * bytes), bytes)));
-      pending.push_back(
-          transport_.send_data(to, tag, readable(buffer + starts[block] * item_size, length * item_size)));
+      const std::int64_t length = round.one_shot() ? round.own_count : round.starts[block + 1] - round.starts[block];
+      round.pending.push_back(
+          transport_.receive_data(from, round.tag, writable(offset(round.theirs.data(), from * bytes), bytes)));
+      round.pending.push_back(transport_.send_data(
+          to, round.tag, readable(round.in + round.starts[block] * item_size, length * item_size)));
     }
-    for (PendingPtr& transfer : pending) co_await std::move(transfer);
-    std::byte* own = buffer + starts[static_cast<std::size_t>(rank_)] * item_size;
+  }
+
+  // Sums this rank's block, in the order of the ranks.
+  void reduce_round(const Reduction& reduction, Round& round) {
+    const auto item_size = static_cast<std::int64_t>(size_of(reduction.dtype));
+    const std::int64_t at = round.starts[static_cast<std::size_t>(rank_)] * item_size;
     std::vector<const std::byte*> inputs;
     inputs.reserve(static_cast<std::size_t>(size_));
-    for (int r = 0; r < size_; ++r) inputs.push_back(r == rank_ ? own : offset(theirs.data(), r * bytes));
-    reduce_inputs(reduction, inputs, own, count);
+    for (int r = 0; r < size_; ++r) {
+      inputs.push_back(r == rank_ ? round.in + at : offset(round.theirs.data(), r * round.own_count * item_size));
+    }
+    reduce_inputs(reduction, inputs, round.out + at, round.own_count);
+  }
+
+  static void resize(HostBuffer& buffer, std::int64_t bytes) {
+    if (static_cast<std::int64_t>(buffer.size()) < bytes) buffer = HostBuffer(static_cast<std::size_t>(bytes));
+  }
+
+  // Copies the parts of a packed piece together, or back.
+  static void copy_parts(const PieceWalk& walk, Round& round, std::int64_t item_size, bool together) {
+    walk.for_each_part(round.piece,
+                       [&](const Segment& segment, std::int64_t from, std::int64_t count, std::int64_t at) {
+                         std::byte* const packed = offset(round.packed.data(), at * item_size);
+                         const auto bytes = static_cast<std::size_t>(count * item_size);
+                         if (together) {
+                           std::memcpy(packed, offset(segment.in, from * item_size), bytes);
+                         } else {
+                           std::memcpy(offset(segment.out, from * item_size), packed, bytes);
+                         }
+                       });
+  }
+
+  // Every rank sends to each other rank r the block that begins at starts[r]. Then it reduces its own block and the
+  // received ones, in the order of the ranks.
+  Task reduce_blocks(Reduction reduction, std::byte* buffer, std::vector<std::int64_t> starts, std::int64_t count,
+                     int tag) {
+    const auto item_size = static_cast<std::int64_t>(size_of(reduction.dtype));
+    Round round;
+    round.in = round.out = buffer;
+    round.starts = std::move(starts);
+    round.own_count = count;
+    round.tag = tag;
+    if (round.one_shot()) co_return;  // nothing to reduce
+    send_blocks(round, item_size);
+    for (PendingPtr& transfer : round.pending) co_await std::move(transfer);
+    reduce_round(reduction, round);
   }
 
   // Every rank sends its block to all others. Starts are elements of `element_size` bytes.

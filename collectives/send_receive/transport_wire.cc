@@ -44,7 +44,7 @@ class TransportWire final : public Wire {
     return moved;
   }
 
-  bool wakes() const override { return transport_.size() == 1; }
+  bool wakes() const override { return transport_.size() == 1 || transport_.arrivals_wake(); }
 
  private:
   struct Outgoing {

@@ -47,6 +47,9 @@ class Transport {
   virtual PendingPtr send_data(int to, int tag, std::span<const std::byte> bytes) = 0;
   virtual PendingPtr receive_data(int from, int tag, std::span<std::byte> bytes) = 0;
 
+  // The job has failed: from now on no transfer uses its memory, which the program may free.
+  virtual void stop_data() {}
+
   // A transport for some of this group's ranks, in the order given; null on ranks outside. Collective over the whole
   // group; blocks until all have called. One call can make several disjoint groups: each rank passes the ranks of its
   // own new group, or an empty list.
@@ -55,10 +58,12 @@ class Transport {
   // in the same order on all of them. Throws Error(kPrecondition) if the transport cannot do this.
   virtual std::unique_ptr<Transport> split_members(const std::vector<int>& ranks);
 
-  // Can a rank wake another one? If so, send() wakes the receiver, and wake() is called after a change in shared
-  // memory. Otherwise ranks poll for messages.
+  // Can a rank wake another one on its host? If so, send() wakes the receiver, and wake() is called after a change in
+  // shared memory. Otherwise ranks poll for messages.
   virtual bool wakes() const { return false; }
   virtual void wake(int peer) { static_cast<void>(peer); }
+  // Does everything that arrives through the network wake this rank's engine? Otherwise it polls.
+  virtual bool arrivals_wake() const { return false; }
   // Does that rank, as far as known, run on the caller's core? Then it cannot run while the caller spins.
   virtual bool shares_core(int peer) const { return static_cast<void>(peer), false; }
 

@@ -55,6 +55,15 @@ def init(
     until after shutdown(), or -1. Raises InternalError or ValueError.
     """
 
+def init_over_sockets(
+    rank: int, addresses: Sequence[tuple[str, int]], key: bytes, listener: int, identity: str, launcher: int = -1
+) -> None:
+    """As init(), without MPI: the ranks connect by TCP.
+
+    addresses: by rank, an IP address and a port. key: the job's secret. listener: the descriptor of this rank's socket,
+    which listens at its address without blocking, and which the core then owns; -1 for a job of one rank.
+    """
+
 def start_timeout() -> float:
     """SIRTAKI_START_TIMEOUT, in seconds. ValueError if any setting is wrong."""
 
@@ -100,6 +109,7 @@ def local_size() -> int: ...
 def cross_rank() -> int: ...
 def cross_size() -> int: ...
 def is_homogeneous() -> bool: ...
+def uses_mpi() -> bool: ...
 def mpi_threads_supported() -> bool: ...
 def process_sets() -> dict[int, list[int]]:
     """Global ranks of each existing process set, by id; 0 is the set of all ranks."""
@@ -380,7 +390,7 @@ def plane_uses() -> dict[str, int]:
     group share memory), "two-level" (ranks of each host do), "mpi", "point-to-point", ..."""
 
 def control() -> str:
-    """The transport of control messages: "shm" or "mpi"."""
+    """The transport of control messages: "shm", "mpi" or "sockets"."""
 
 def question() -> bool:
     """Blocks without the GIL until the engine asks for this process's Python stacks (True) or shuts down (False)."""

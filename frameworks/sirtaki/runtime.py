@@ -19,6 +19,7 @@ from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, bind_existing, bind_global, register_at_init, unbind_all
 from sirtaki.rank_process import arrival, children, ending, preemption, stacks, starter_socket, supervisor_link
 from sirtaki.rank_process.preemption import preempted as preempted
+from sirtaki.rendezvous import environment
 from sirtaki.timeline import writer
 from sirtaki.timeline.writer import start_timeline as start_timeline
 from sirtaki.timeline.writer import stop_timeline as stop_timeline
@@ -82,7 +83,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
             return
         _start(handle, ranks, dynamic)
         try:
-            if not handle and not ranks:
+            if not handle and not ranks and core.uses_mpi():
                 _check_not_alone()
                 segments.remove_initial_name()
             register_at_init(sets)
@@ -94,24 +95,18 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
     writer.before_init()
     settings.has_summary()  # a wrong value is refused here, not when the job ends
-    libraries = _mpi_libraries()
     core.set_gpu_libraries(gpu_libraries.nccl(), gpu_libraries.nvrtc())
+    start = _start_over_sockets if uses_sockets() else _start_over_mpi
     starter_socket.leave_outer_job()
     arrival.claim()
     limit = core.start_timeout()
     line = supervisor_link.join(limit)
     try:
-        starter_socket.restore()
-        _refuse_other_mpi(libraries)
-        mpi_settings.adapt_to_host()
-        # A launcher knows better which ranks are missing.
-        with arrival.Watch(limit) if line < 0 else contextlib.nullcontext():
-            core.init(libraries, handle, ranks, _identity(dynamic), line)
+        start(handle, ranks, _identity(dynamic), line, limit)
     except BaseException:
         supervisor_link.failed()
         raise
     supervisor_link.up()
-    mpi_library.share_with_mpi4py(core.mpi_info(libraries)["path"])
     children.note_rank(is_alone=core.size() == 1 and starters.announced_size()[1] < 2 and line < 0)
     call_numbers.reset()
     gradient_kinds.begin_job()
@@ -121,6 +116,30 @@ def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
     ending.install(shutdown)
     stacks.start()
     writer.after_init()
+
+
+def _start_over_mpi(handle: int, ranks: list[int], identity: str, line: int, limit: float) -> None:
+    libraries = _mpi_libraries()
+    starter_socket.restore()
+    _refuse_other_mpi(libraries)
+    mpi_settings.adapt_to_host()
+    # A launcher knows better which ranks are missing.
+    with arrival.Watch(limit) if line < 0 else contextlib.nullcontext():
+        core.init(libraries, handle, ranks, identity, line)
+    mpi_library.share_with_mpi4py(core.mpi_info(libraries)["path"])
+
+
+def _start_over_sockets(handle: int, ranks: list[int], identity: str, line: int, limit: float) -> None:
+    if handle or ranks:
+        raise ValueError("comm: a communicator or ranks of MPI_COMM_WORLD need MPI, which this job does without")
+    table = environment.join(limit)
+    listener = -1 if table.listener is None else table.listener.detach()
+    core.init_over_sockets(table.rank, table.addresses, table.key, listener, identity, line)
+
+
+def uses_sockets() -> bool:
+    """Whether init() connects the ranks without MPI: as SIRTAKI_CONTROL says, by default where there is no MPI."""
+    return settings.control() == "sockets" or (not settings.control() and not _mpi_libraries())
 
 
 def _mpi_libraries() -> list[str]:
@@ -216,7 +235,8 @@ def _check_not_alone() -> None:
     if core.size() == 1 and "TORCHELASTIC_RUN_ID" in os.environ and workers.isdigit() and int(workers) > 1:
         raise RuntimeError(
             f"torchrun has started {workers} processes (WORLD_SIZE={workers}), but Sirtaki sees only this one. Call "
-            'torch.distributed.init_process_group("sirtaki") before init(), or start the program by sirtakirun'
+            'torch.distributed.init_process_group("sirtaki") before init(), set SIRTAKI_CONTROL=sockets, or start the '
+            "program by sirtakirun"
         )
 
 
@@ -319,7 +339,7 @@ def mpi_threads_supported() -> bool:
 
 def mpi_enabled() -> bool:
     """Whether the ranks use MPI now."""
-    return is_initialized()
+    return is_initialized() and core.uses_mpi()
 
 
 def mpi_built() -> bool:

@@ -52,6 +52,14 @@ def failure_folder() -> str:
     return file_of_this_start(look_up("FAILURE_RECORDS")[1])
 
 
+def control() -> str:
+    """SIRTAKI_CONTROL: by which means the ranks find and reach each other, "mpi" or "sockets"; "" if it is not set."""
+    variable, value = look_up("CONTROL")
+    if value.lower() not in ("", "mpi", "sockets"):
+        raise ValueError(f"{variable}={value!r}: expected mpi or sockets")
+    return value.lower()
+
+
 def number(name: str, default: int, least: int = 1) -> int:
     variable, value = look_up(name)
     if not variable:

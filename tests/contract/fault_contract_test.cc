@@ -20,6 +20,7 @@
 #include "failing_transport.h"
 #include "plane/point_to_point.h"
 #include "plane/shm/shm.h"
+#include "socket_jobs.h"
 #include "waiting.h"
 
 namespace sirtaki::contract {
@@ -28,6 +29,10 @@ namespace {
 using testing::request_of;
 
 constexpr std::array kSizes = {1, 2, 3, 4, 5, 8};
+
+using MakeTransports = std::function<std::vector<std::unique_ptr<Transport>>(int size)>;
+
+std::vector<std::unique_ptr<Transport>> connect_by_sockets(int size) { return testing::make_socket_transports(size); }
 
 // Ends the test with a message if a job hangs.
 class Watchdog {
@@ -98,8 +103,8 @@ bool run_verbs(DataPlane& plane, int rank, int size) {
 }
 
 // One rank fails, and another thread then ends the job. False if the rank made fewer exchanges.
-bool run_planes(int size, int rank, int number) {
-  auto transports = make_loopback(size);
+bool run_planes(const MakeTransports& make, int size, int rank, int number) {
+  auto transports = make(size);
   std::vector<std::shared_ptr<Exchanges>> exchanges;
   for (auto& transport : transports) {
     exchanges.push_back(std::make_shared<Exchanges>());
@@ -117,6 +122,7 @@ bool run_planes(int size, int rank, int number) {
       errors[static_cast<std::size_t>(r)] = error.what();
       if (r == rank) std::thread([&] { transport.abort_job(3); }).join();
     }
+    transports[static_cast<std::size_t>(r)].reset();
   });
   CHECK_MESSAGE(right, "a wrong result: ", title(size, rank, number));
   const bool failed = exchanges[index]->failed();
@@ -124,17 +130,27 @@ bool run_planes(int size, int rank, int number) {
   for (std::size_t r = 0; r < errors.size(); ++r) {
     if (r == index || errors[r].empty()) continue;
     const std::string end = "rank " + std::to_string(rank) + " ended the job with exit code 3";
-    CHECK_MESSAGE((failed && errors[r] == end), title(size, rank, number), ", on rank ", r, ": ", errors[r]);
+    // A rank may end before the others have connected to it.
+    const bool lost = errors[r].find("the connection between it and rank") != std::string::npos;
+    CHECK_MESSAGE((failed && (errors[r] == end || lost)), title(size, rank, number), ", on rank ", r, ": ", errors[r]);
   }
   return failed;
 }
 
-TEST_CASE("A plane ends with a result or an error on every rank, whichever exchange fails") {
-  for (const int size : kSizes) {
+void fail_at_each_exchange_of_planes(const MakeTransports& make, std::span<const int> sizes) {
+  for (const int size : sizes) {
     for (const int rank : std::set{0, size - 1}) {
-      for_each_exchange(size, rank, [&](int number) { return run_planes(size, rank, number); });
+      for_each_exchange(size, rank, [&](int number) { return run_planes(make, size, rank, number); });
     }
   }
+}
+
+TEST_CASE("A plane ends with a result or an error on every rank, whichever exchange fails") {
+  fail_at_each_exchange_of_planes(make_loopback, kSizes);
+}
+
+TEST_CASE("A plane over sockets ends with a result or an error on every rank, whichever exchange fails") {
+  fail_at_each_exchange_of_planes(connect_by_sockets, kSizes);
 }
 
 // ---- engines ----
@@ -144,6 +160,7 @@ struct Job {
   int rank;    // whose exchange fails
   int number;  // of that exchange
   MakePlanes planes;
+  MakeTransports transports = make_loopback;
 };
 
 struct Outcome {
@@ -204,9 +221,11 @@ void run_rank(const Job& job, int rank, std::unique_ptr<Transport> transport, Tr
 }
 
 // The coordinator may have left when a rank fails at the last barrier of a locked plan. Then no rank is left to notify
-// those that wait at that barrier, whose programs have ended: they report the silent coordinator.
+// those that wait at that barrier, whose programs have ended: they report the silent coordinator, or over sockets the
+// rank that has left.
 bool has_lost_coordinator(const Outcome& outcome) {
-  return outcome.error.empty() && outcome.failure.find("which coordinates, has not answered") != std::string::npos;
+  const auto says = [&](const char* text) { return outcome.failure.find(text) != std::string::npos; };
+  return outcome.error.empty() && (says("which coordinates, has not answered") || says("but it has left the job"));
 }
 
 // A rank without an error has all its results. All ranks report one cause: that of the rank whose exchange has failed.
@@ -228,7 +247,7 @@ void check_outcomes(const std::vector<Outcome>& outcomes, const Job& job, bool f
 
 // False if the rank made fewer exchanges.
 bool run_engines(const Job& job) {
-  auto transports = make_loopback(job.size);
+  auto transports = job.transports(job.size);
   const auto exchanges = std::make_shared<Exchanges>();
   exchanges->fails_at = job.number;
   std::vector<Outcome> outcomes(transports.size());
@@ -242,6 +261,7 @@ bool run_engines(const Job& job) {
     auto own = rank == job.rank ? exchanges : std::make_shared<Exchanges>();
     auto transport = std::make_unique<FailingTransport>(std::move(transports[index]), std::move(own));
     run_rank(job, rank, std::move(transport), *enders[index], outcomes[index]);
+    enders[index].reset();
   });
   check_outcomes(outcomes, job, exchanges->failed());
   return exchanges->failed();
@@ -254,7 +274,8 @@ DataPlanes make_shm_planes(Transport& transport, const std::vector<int>& hosts) 
   return planes;
 }
 
-void fail_at_each_exchange(const MakePlanes& planes, std::span<const int> sizes) {
+void fail_at_each_exchange(const MakePlanes& planes, std::span<const int> sizes,
+                           const MakeTransports& transports = make_loopback) {
   std::vector<std::pair<int, int>> runs;
   for (const int size : sizes) {
     for (const int rank : std::set{0, size - 1}) runs.emplace_back(size, rank);
@@ -262,12 +283,16 @@ void fail_at_each_exchange(const MakePlanes& planes, std::span<const int> sizes)
   // All at once, since some jobs wait for an answer that cannot come.
   on_threads(static_cast<int>(runs.size()), [&](int i) {
     const auto [size, rank] = runs[static_cast<std::size_t>(i)];
-    for_each_exchange(size, rank, [&](int number) { return run_engines({size, rank, number, planes}); });
+    for_each_exchange(size, rank, [&](int number) { return run_engines({size, rank, number, planes, transports}); });
   });
 }
 
 TEST_CASE("Engines end with one cause, whichever exchange fails") {
   fail_at_each_exchange(make_point_to_point_planes, kSizes);
+}
+
+TEST_CASE("Engines over sockets end with one cause, whichever exchange fails") {
+  fail_at_each_exchange(make_point_to_point_planes, std::array{2, 3}, connect_by_sockets);
 }
 
 TEST_CASE("Engines over shared memory end with one cause, whichever exchange fails") {

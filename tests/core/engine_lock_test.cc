@@ -22,6 +22,7 @@ struct Worker {
     if (gathers) ++asked_to_gather;
     return gathers;
   }
+  void before_sleep() {}
   void note_idle() { ++idle; }
   void record(const std::exception& error) { failure = Error(ErrorKind::kAborted, error.what()); }
 

@@ -298,17 +298,19 @@ std::vector<Bytes> rings() {
 }  // namespace
 
 std::vector<Target> all_targets() {
-  return {{"announcement", announcements(), read_and_write<decode_announcement>},
-          {"verdict", verdicts(), read_and_write<decode_verdict>},
-          {"control line", sealed(), read_line},
-          {"handshake of rank 0", introductions(false), shake<0>},
-          {"handshake of rank 1", introductions(true), shake<1>},
-          {"coordinator", announcements(), coordinate},
-          {"member", verdicts(), follow},
-          {"gpu cards", cards(false), compare_cards<0>},
-          {"gpu agreement", cards(true), compare_cards<1>},
-          {"name of a segment", {Bytes(512, std::byte{'a'})}, hear_text},
-          {"ring", rings(), use_ring}};
+  std::vector<Target> all = {{"announcement", announcements(), read_and_write<decode_announcement>},
+                             {"verdict", verdicts(), read_and_write<decode_verdict>},
+                             {"control line", sealed(), read_line},
+                             {"handshake of rank 0", introductions(false), shake<0>},
+                             {"handshake of rank 1", introductions(true), shake<1>},
+                             {"coordinator", announcements(), coordinate},
+                             {"member", verdicts(), follow},
+                             {"gpu cards", cards(false), compare_cards<0>},
+                             {"gpu agreement", cards(true), compare_cards<1>},
+                             {"name of a segment", {Bytes(512, std::byte{'a'})}, hear_text},
+                             {"ring", rings(), use_ring}};
+  for (Target& target : socket_targets()) all.push_back(std::move(target));
+  return all;
 }
 
 }  // namespace sirtaki::fuzz

@@ -17,5 +17,7 @@ struct Target {
 };
 
 std::vector<Target> all_targets();
+// Those of the connections between ranks without MPI, which are among all.
+std::vector<Target> socket_targets();
 
 }  // namespace sirtaki::fuzz

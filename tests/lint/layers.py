@@ -12,7 +12,7 @@ from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
 
-BELOW_PLANES = ("base", "memory", "loader", "math", "device", "mpi", "sleep", "transport", "host")
+BELOW_PLANES = ("base", "memory", "loader", "math", "device", "mpi", "sleep", "transport", "host", "sockets")
 PLANES = ("plane", "plane/shm", "plane/mpi", "plane/nccl", "plane/gpu")
 STATIONS = ("queue", "agreement", "fusion", "coordinator", "execution", "locked_plan", "watch", "send_receive")
 
@@ -28,6 +28,7 @@ CPP = {  # rooms in collectives/, the lowest first
     "sleep": ("base",),
     "transport": ("base", "mpi"),
     "host": ("base", "sleep", "transport"),
+    "sockets": ("base", "memory", "sleep", "transport", "host"),
     "plane": ("base", "memory", "observer", "math", "device", "transport"),
     "plane/shm": ("base", "memory", "math", "transport", "host", "plane"),
     "plane/mpi": ("base", "memory", "math", "mpi", "transport", "plane"),
@@ -56,7 +57,7 @@ PYTHON = {  # packages in frameworks/, and modules that stand below their packag
     "sirtaki/starters": ("sirtaki/host",),
     "sirtaki/timing/text": (),
     "sirtaki/timeline/steps": (),
-    # With checks, rank_process, libraries and timing.
+    # With checks, rank_process, rendezvous, libraries and timing.
     "sirtaki": ("sirtaki/host", "sirtaki/starters", "sirtaki/timing/text", "sirtaki/timeline/steps"),
     "sirtaki/launch/protocol": ("sirtaki/host", "sirtaki/starters"),
     "sirtaki/launch/command_line": ("sirtaki/starters", "sirtaki/timeline/steps", "sirtaki/launch/protocol"),
@@ -100,6 +101,7 @@ ENVIRONMENT = {
     "frameworks/sirtaki/rank_process/children.py",
     "frameworks/sirtaki/keras/generations/__init__.py",
     "frameworks/sirtaki/libraries/mpi_library.py",
+    *(f"frameworks/sirtaki/rendezvous/{name}.py" for name in ("environment", "store")),
     "frameworks/sirtaki/runtime.py",
     "frameworks/sirtaki/settings.py",
     "frameworks/sirtaki/torch_backend.py",

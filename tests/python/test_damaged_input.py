@@ -1,4 +1,4 @@
-"""What the launcher reads from workers, files and the environment may be anything: it is understood or refused.
+"""What the launcher and ranks read from others, files and the environment may be anything: it is understood or refused.
 
 SIRTAKI_FUZZ_SECONDS: for how long each is fed; a moment without.
 """
@@ -6,6 +6,7 @@ SIRTAKI_FUZZ_SECONDS: for how long each is fed; a moment without.
 import json
 import os
 import random
+import socket
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from sirtaki.launch.command_line import config_file, host_list
 from sirtaki.launch.protocol import channel
+from sirtaki.rendezvous import master
 
 _SECONDS = float(os.environ.get("SIRTAKI_FUZZ_SECONDS", "0.5"))
 
@@ -66,7 +68,27 @@ def read_frames(data: bytes, folder: Path) -> None:
         list(frames.feed(data[begin : begin + 7]))
 
 
+def of_rendezvous(message: dict[str, object]) -> bytes:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        master.Line(ours, b"key").send(message)
+        return theirs.recv(1 << 16)
+
+
+def read_rendezvous(data: bytes, folder: Path) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(data)
+        theirs.shutdown(socket.SHUT_WR)
+        try:
+            master.Line(ours, b"key").receive()
+        except ConnectionResetError as error:  # the message was cut off
+            raise ValueError(str(error)) from None
+
+
+MESSAGES = [of_rendezvous({"rank": 1, "size": 2, "host": "::1", "port": 5}), of_rendezvous({})]
 READERS = {
+    "rendezvous": (MESSAGES, read_rendezvous),
     "host file": (HOSTS, lambda data, folder: host_list.from_text(data, "hosts")),
     "host list": ([text.encode() for text in LISTS], lambda data, folder: host_list.from_list(data.decode("latin-1"))),
     "config file": (CONFIGS, read_config),

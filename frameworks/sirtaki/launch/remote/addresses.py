@@ -8,6 +8,8 @@ import socket
 import subprocess
 from collections.abc import Collection, Sequence
 
+from sirtaki.host import interfaces
+
 _DISCARD_PORT = 9  # no data is sent: connecting a UDP socket only makes the kernel choose the route
 
 
@@ -31,7 +33,7 @@ def is_own(name: str) -> bool:
         address = ipaddress.ip_address(name)
     except ValueError:
         return False
-    return address.is_loopback or str(address) in {a for found in _by_interface().values() for a in found}
+    return address.is_loopback or str(address) in {a for found in interfaces.addresses().values() for a in found}
 
 
 def refuse_loopback(name: str, among: Collection[str]) -> None:
@@ -54,13 +56,13 @@ def _is_loopback(name: str) -> bool:
         return name.partition(".")[0] in ("localhost", "ip6-localhost", "localhost6")
 
 
-def toward(names: Collection[str], interfaces: Sequence[str] = ()) -> list[str]:
-    """This host's addresses for connections from those hosts; of these interfaces, if any are given.
+def toward(names: Collection[str], nics: Sequence[str] = ()) -> list[str]:
+    """This host's addresses for connections from those hosts; of these network interfaces, if any are given.
 
     names: empty if unknown. ValueError for an unknown interface, and for a name that resolves to this host.
     """
-    if interfaces:
-        return _of_interfaces(interfaces)
+    if nics:
+        return _of_interfaces(nics)
     others = [name for name in names if not is_own(name)]
     if names and not others:
         return ["127.0.0.1"]
@@ -72,7 +74,7 @@ def ipv4_beside(address: str) -> str | None:
     """An IPv4 address of the interface that has this address: MPICH's mpiexec supports IPv4 only."""
     if ":" not in address:
         return address
-    for addresses in _by_interface().values():
+    for addresses in interfaces.addresses().values():
         if address in addresses:
             return next((other for other in addresses if ":" not in other), None)
     return None
@@ -115,27 +117,16 @@ def _known_to_ssh(name: str) -> str:
     return words.get("hostname", name)
 
 
-def _of_interfaces(interfaces: Sequence[str]) -> list[str]:
-    present = _by_interface()
-    for name in interfaces:
+def _of_interfaces(nics: Sequence[str]) -> list[str]:
+    present = interfaces.addresses()
+    for name in nics:
         if name not in present:
             raise ValueError(f"--network-interfaces {name}: not on this host, which has {', '.join(sorted(present))}")
-    found = [address for name in interfaces for address in present[name]]
+    found = [address for name in nics for address in present[name]]
     return [address for address in found if ":" not in address] or found
 
 
 def _outside() -> list[str]:
-    every = [address for addresses in _by_interface().values() for address in addresses]
+    every = [address for addresses in interfaces.addresses().values() for address in addresses]
     outside = [address for address in every if not ipaddress.ip_address(address).is_loopback]
     return [address for address in outside if ":" not in address] or outside or ["127.0.0.1"]
-
-
-def _by_interface() -> dict[str, list[str]]:
-    """The addresses of each interface. IPv6 addresses that need a zone are left out: other hosts cannot use them."""
-    import psutil
-
-    families = (socket.AF_INET, socket.AF_INET6)
-    return {
-        name: [a.address for a in found if a.family in families and "%" not in a.address]
-        for name, found in psutil.net_if_addrs().items()
-    }

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from sirtaki import runtime, starters
 from sirtaki.exchange import broadcast_object
 from sirtaki.native import core
+from sirtaki.rendezvous.store import offer
 from sirtaki.torch.process_group.pmi_server import PmiServer
 
 
@@ -52,6 +53,10 @@ def start_engine(timeout: timedelta, store: Any = None, rank: int = 0, size: int
         if not any(f"{prefix}_{name}" in os.environ for prefix in ("SIRTAKI", "HOROVOD")):
             os.environ[f"SIRTAKI_{name}"] = f"{value:g}"
     if size > 1 and starters.announced_rank() is None:
+        if runtime.uses_sockets():
+            offer(store, rank, size)
+            runtime.init()
+            return
         server = PmiServer(store, rank, size)
         runtime.init()
         server.started()

@@ -1,0 +1,50 @@
+// TCP sockets of the kernel: descriptors, addresses, and the options that every connection of a job has.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+namespace sirtaki {
+
+// Owns a descriptor.
+class Descriptor {
+ public:
+  explicit Descriptor(int number = -1) : number_(number) {}
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  ~Descriptor() { close(); }
+
+  int get() const { return number_; }
+  void close();
+
+ private:
+  int number_;
+};
+
+// An IPv4 or IPv6 address in numbers, with a zone where IPv6 needs one (fe80::1%eth0).
+struct SocketAddress {
+  std::string host;
+  int port = 0;
+  std::string text() const { return host + " port " + std::to_string(port); }
+};
+
+// A socket that accepts connections at this address; port 0 lets the kernel choose. Throws Error(kPrecondition).
+Descriptor listen_at(const SocketAddress& address);
+int port_of(const Descriptor& socket);
+
+// Begins to connect, without waiting; an error later is that of pending_error(). Throws Error(kInvalidArgument) if the
+// address cannot be read, and Error(kAborted) with the system's reason if there is no way to it.
+Descriptor begin_connect(const SocketAddress& address);
+// The next connection that waits; no descriptor if there is none.
+Descriptor accept_next(const Descriptor& listener);
+// The error number of a connection; 0 if there is none.
+int pending_error(const Descriptor& socket);
+
+// A connection whose other end is silent for this long is broken: the host is down, or cut off.
+inline constexpr std::chrono::seconds kSilence{30};
+
+}  // namespace sirtaki
