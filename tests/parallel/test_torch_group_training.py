@@ -195,6 +195,31 @@ def test_a_hook_that_makes_calls_when_a_bucket_is_ready(rank_count):
             torch.testing.assert_close(parameter.grad, right)
 
 
+@ranks(2)
+def test_a_function_that_waits_for_a_future_runs_on_any_thread(rank_count):
+    """Rank 0 gives the functions to complete futures, so that they run at once; rank 1 before any is complete."""
+    with groups():
+        found = []
+
+        def again(future):
+            work = dist.all_reduce(torch.full((2,), 1.0 + hvd.rank()), async_op=True)
+            found.append(work.get_future().wait()[0].tolist())
+
+        for _ in range(3):
+            if hvd.rank() == 0:
+                dist.recv(torch.empty(1), src=1)  # rank 1 has given its functions
+            work = dist.all_reduce(torch.ones(3), async_op=True)
+            future = work.get_future()
+            if hvd.rank() == 0:
+                future.wait()
+            last = future.then(again).then(again)
+            if hvd.rank() == 1:
+                dist.send(torch.ones(1), dst=0)
+            last.wait()
+            assert dist.get_rank() == hvd.rank() and work.is_completed()
+        assert found == [[3.0, 3.0]] * 6
+
+
 def test_the_error_of_a_last_step_is_raised_each_time():
     from sirtaki.torch.process_group.work import Work
 
