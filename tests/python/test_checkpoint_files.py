@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,6 +18,15 @@ import sirtaki as hvd
 from sirtaki.checkpoints import arrays, files, saving
 
 OLD, NEW = bytes(1 << 16), b"new" * (1 << 15)
+
+
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A job of one rank in this process, without MPI, which would stay loaded for all other tests."""
+    monkeypatch.setenv("SIRTAKI_CONTROL", "sockets")
+    hvd.init()
+    yield
+    hvd.shutdown()
 
 
 def names(folder: Path) -> list[str]:
@@ -118,28 +128,24 @@ def test_the_new_file_is_on_disk_before_an_old_one_goes(tmp_path: Path, monkeypa
     assert done == ["fsync", "rename", "fsync", "unlink"]
 
 
-def test_an_error_of_writing_is_raised_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_writing_is_raised_later(joined: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the next call, and by shutdown(). The file before stays, and nothing unfinished."""
-    hvd.init()
-    try:
-        arrays.checkpoint(tmp_path, {"step": 1})
-        saving.finish()
+    arrays.checkpoint(tmp_path, {"step": 1})
+    saving.finish()
 
-        def full(descriptor: int) -> None:
-            raise OSError(errno.ENOSPC, "No space left on device")
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", full)
-            arrays.checkpoint(tmp_path, {"step": 2})
-            with pytest.raises(OSError, match=r"the checkpoint was not written: No space left on device: .*00000002"):
-                arrays.checkpoint(tmp_path, {"step": 3})
-            arrays.checkpoint(tmp_path, {"step": 4})
-            with pytest.raises(OSError, match="the checkpoint was not written"):
-                hvd.shutdown()
-        assert hvd.is_initialized() and len(names(tmp_path)) == 1
-        assert arrays.latest(tmp_path) == {"step": 1}
-    finally:
-        hvd.shutdown()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        arrays.checkpoint(tmp_path, {"step": 2})
+        with pytest.raises(OSError, match=r"the checkpoint was not written: No space left on device: .*00000002"):
+            arrays.checkpoint(tmp_path, {"step": 3})
+        arrays.checkpoint(tmp_path, {"step": 4})
+        with pytest.raises(OSError, match="the checkpoint was not written"):
+            hvd.shutdown()
+    assert hvd.is_initialized() and len(names(tmp_path)) == 1
+    assert arrays.latest(tmp_path) == {"step": 1}
 
 
 AT_THE_END = """
@@ -159,11 +165,10 @@ def test_an_error_of_writing_at_the_end_of_the_program(tmp_path: Path) -> None:
     assert "rank 0 on host" in last and "the checkpoint was not written: No space left on device" in last
 
 
-def test_states_of_arrays(tmp_path: Path) -> None:
+def test_states_of_arrays(joined: None, tmp_path: Path) -> None:
     """The state is copied at the call. Types, nesting and odd numbers come back."""
     import ml_dtypes
 
-    hvd.init()
     weights = np.arange(6, dtype=np.float32).reshape(2, 3)
     state = {
         "weights": [weights, np.float64(0.1), np.ones(0, np.int8)],
@@ -171,19 +176,16 @@ def test_states_of_arrays(tmp_path: Path) -> None:
         "pair": (1, "text", None, True, float("inf"), 2.5),
         "empty": {},
     }
-    try:
-        with pytest.raises(ValueError, match=r"checkpoint: state\['a'\]\[1\] cannot be saved: object <object"):
-            arrays.checkpoint(tmp_path, {"a": [1, object()]})
-        with pytest.raises(ValueError, match="keep must be a whole number of at least 1, got 0"):
-            arrays.checkpoint(tmp_path, {}, keep=0)
-        with pytest.raises(ValueError, match="path must be the name of a folder, got ''"):
-            arrays.latest("")
-        assert arrays.latest(tmp_path) is None
-        arrays.checkpoint(str(tmp_path / "deep" / "folder"), state)
-        weights += 1
-        back = arrays.latest(tmp_path / "deep" / "folder")
-    finally:
-        hvd.shutdown()
+    with pytest.raises(ValueError, match=r"checkpoint: state\['a'\]\[1\] cannot be saved: object <object"):
+        arrays.checkpoint(tmp_path, {"a": [1, object()]})
+    with pytest.raises(ValueError, match="keep must be a whole number of at least 1, got 0"):
+        arrays.checkpoint(tmp_path, {}, keep=0)
+    with pytest.raises(ValueError, match="path must be the name of a folder, got ''"):
+        arrays.latest("")
+    assert arrays.latest(tmp_path) is None
+    arrays.checkpoint(str(tmp_path / "deep" / "folder"), state)
+    weights += 1
+    back = arrays.latest(tmp_path / "deep" / "folder")
     assert (back["weights"][0] == weights - 1).all() and back["weights"][0].dtype == np.float32
     assert back["weights"][1] == 0.1 and back["weights"][2].dtype == np.int8
     assert back["half"].dtype == ml_dtypes.bfloat16 and back["half"].tolist() == [1.5, -2]

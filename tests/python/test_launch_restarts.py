@@ -82,6 +82,21 @@ def test_a_signal_ends_the_job_for_good(number: signal.Signals, tmp_path: Path) 
         job.assert_nothing_left()
 
 
+def test_a_signal_in_the_middle_of_a_line() -> None:
+    """It ends the launcher once the line is complete."""
+    notes: list[str] = []
+
+    class Screen:
+        def note(self, text: str) -> None:
+            if not notes:
+                signal.raise_signal(signal.SIGTERM)  # to this thread: pytest's process has others
+            notes.append(text)
+
+    with restarts.leaving_in_order():
+        assert restarts.run(lambda number: restarts.Life(1, "rank 0 failed"), 3, Screen()) == 128 + signal.SIGTERM
+    assert notes == ["restart 1 of 3 in 1 s: rank 0 failed", "ended by a signal before restart 1"]
+
+
 def test_a_signal_between_two_lives(tmp_path: Path) -> None:
     code = "meet('second')\nif rank: os.kill(os.getpid(), signal.SIGKILL)\nmeet('third')\n"
     with running(tmp_path, "-np", "2", "--restarts", "3", *written(tmp_path, code)) as job:
@@ -118,7 +133,7 @@ def test_lives_that_last_begin_with_short_waits_again(monkeypatch: pytest.Monkey
         note = notes.append
 
     monkeypatch.setattr(restarts.time, "monotonic", lambda: now)
-    monkeypatch.setattr(restarts.time, "sleep", waits.append)
+    monkeypatch.setattr(restarts.signal, "sigtimedwait", lambda signals, wait: waits.append(wait))
     assert restarts.run(live, 6, Screen) == 7 + 6  # type: ignore[arg-type]
     assert waits == [1, 2, 4, 1, 1, 2]
     assert notes[0] == "restart 1 of 6 in 1 s: rank 0 failed"

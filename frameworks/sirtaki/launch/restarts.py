@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sirtaki.host.signals import PASSED_ON
 from sirtaki.launch.job.screen import Screen
 
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LONGEST_WAIT = 60.0  # seconds
 _WORKED = 60.0  # seconds; after a longer life the waits begin anew
 
@@ -37,18 +38,28 @@ def run(live: Callable[[int], Life], at_most: int, screen: Screen) -> int:
             return life.code
         short = 0 if time.monotonic() - began >= _WORKED else short + 1
         wait = seconds_before_start(short)
-        try:
+        with _blocked() as signals:  # an exception in the middle of a line would repeat the line
             screen.note(f"restart {number + 1} of {at_most} in {wait:g} s: {life.failure}")
-            time.sleep(wait)
-        except SystemExit:  # by a signal
-            screen.note(f"ended by a signal before restart {number + 1}")
-            raise
+            if came := signal.sigtimedwait(signals, wait):
+                screen.note(f"ended by a signal before restart {number + 1}")
+                return 128 + came.si_signo
     raise AssertionError("unreachable")
 
 
 def seconds_before_start(short: int) -> float:
     """short: number of lives in a row that ended soon. A program that fails at once must not start in a fast loop."""
     return min(_LONGEST_WAIT, 2.0 ** max(0, short - 1))
+
+
+@contextmanager
+def _blocked() -> Iterator[set[signal.Signals]]:
+    """A context in which the signals that end a launcher wait. One that is ignored has no effect."""
+    signals = {number for number in _ENDING if signal.getsignal(number) != signal.SIG_IGN}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield signals
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
@@ -60,7 +71,7 @@ def leaving_in_order() -> Iterator[None]:
             sys.exit(128 + number)
 
     before = {}
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, *PASSED_ON):
+    for number in (*_ENDING, *PASSED_ON):
         if signal.getsignal(number) != signal.SIG_IGN:
             before[number] = signal.signal(number, leave)
     try:
