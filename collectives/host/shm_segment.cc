@@ -14,6 +14,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/descriptor.h"
 #include "host/setup_exchange.h"
 
 namespace sirtaki {
@@ -31,23 +32,6 @@ std::string random_name() {
   return name;
 }
 
-// An open file that closes itself.
-class File {
- public:
-  explicit File(int descriptor) : descriptor_(descriptor) {}
-  ~File() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  File(File&& other) noexcept : descriptor_(other.release()) {}
-  int descriptor() const { return descriptor_; }
-  int release() { return std::exchange(descriptor_, -1); }
-
- private:
-  int descriptor_;
-};
-
 // A process's mapping of the segment, or why it has none.
 struct Part {
   std::span<std::byte> bytes{};
@@ -64,10 +48,10 @@ struct flock lock_of(int rank, short type) {
   return lock;
 }
 
-Part map(File file, std::size_t size, int rank) {
+Part map(Descriptor file, std::size_t size, int rank) {
   struct flock lock = lock_of(rank, F_WRLCK);
-  if (fcntl(file.descriptor(), F_SETLK, &lock) != 0) return {.failure = system_error("locking shared memory")};
-  void* address = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file.descriptor(), 0);
+  if (fcntl(file.get(), F_SETLK, &lock) != 0) return {.failure = system_error("locking shared memory")};
+  void* address = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file.get(), 0);
   if (address == MAP_FAILED) {
     return {.failure = system_error("mapping " + std::to_string(size) + " bytes of shared memory")};
   }
@@ -75,26 +59,26 @@ Part map(File file, std::size_t size, int rank) {
 }
 
 // The sizes from the first that fits in half of the free memory on; at least the last size.
-std::span<const std::size_t> modest(const File& file, std::span<const std::size_t> sizes) {
+std::span<const std::size_t> modest(const Descriptor& file, std::span<const std::size_t> sizes) {
   struct statvfs file_system{};
-  if (fstatvfs(file.descriptor(), &file_system) != 0 || file_system.f_blocks == 0) return sizes;  // unlimited
+  if (fstatvfs(file.get(), &file_system) != 0 || file_system.f_blocks == 0) return sizes;  // unlimited
   const std::uint64_t free = static_cast<std::uint64_t>(file_system.f_bavail) * file_system.f_frsize;
   while (sizes.size() > 1 && sizes.front() > free / 2) sizes = sizes.subspan(1);
   return sizes;
 }
 
-File named_file(const std::string& name) {
-  return File(shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
+Descriptor named_file(const std::string& name) {
+  return Descriptor(shm_open(name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR));
 }
 
 // A file without a name, so that no file is left behind, whenever this process ends. If the system has no such files:
 // a file whose name is removed at once.
-File nameless_file() {
-  File file(open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
-  if (file.descriptor() >= 0) return file;
+Descriptor nameless_file() {
+  Descriptor file(open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  if (file.get() >= 0) return file;
   const std::string name = random_name();
-  File named = named_file(name);
-  if (named.descriptor() >= 0) shm_unlink(name.c_str());
+  Descriptor named = named_file(name);
+  if (named.get() >= 0) shm_unlink(name.c_str());
   return named;
 }
 
@@ -112,13 +96,13 @@ std::string place_of(int descriptor) {
 }
 
 // Allocates all memory now. Otherwise a full /dev/shm would show only later, as a SIGBUS in the middle of a step.
-Part reserve(File file, std::span<const std::size_t> sizes) {
-  if (file.descriptor() < 0) return {.failure = system_error("creating a file in /dev/shm")};
+Part reserve(Descriptor file, std::span<const std::size_t> sizes) {
+  if (file.get() < 0) return {.failure = system_error("creating a file in /dev/shm")};
   std::string failure;
   for (const std::size_t size : modest(file, sizes)) {
     // A failed attempt may leave the file longer than the next size, and the other ranks map its whole length.
-    if (ftruncate(file.descriptor(), 0) != 0) return {.failure = system_error("emptying a file in /dev/shm")};
-    const int error = posix_fallocate(file.descriptor(), 0, static_cast<off_t>(size));
+    if (ftruncate(file.get(), 0) != 0) return {.failure = system_error("emptying a file in /dev/shm")};
+    const int error = posix_fallocate(file.get(), 0, static_cast<off_t>(size));
     if (error == 0) return map(std::move(file), size, 0);
     failure = "/dev/shm has no room for " + std::to_string(size) + " bytes: " + std::strerror(error) +
               " (in a container, give it more, for example --shm-size=1g)";
@@ -126,9 +110,9 @@ Part reserve(File file, std::span<const std::size_t> sizes) {
   return {.failure = failure};
 }
 
-Part map_whole(File file, const std::string& path, int rank) {
+Part map_whole(Descriptor file, const std::string& path, int rank) {
   struct stat facts{};
-  if (file.descriptor() < 0 || fstat(file.descriptor(), &facts) != 0) {
+  if (file.get() < 0 || fstat(file.get(), &facts) != 0) {
     return {.failure = system_error("opening " + path)};
   }
   return map(std::move(file), static_cast<std::size_t>(facts.st_size), rank);
@@ -146,11 +130,11 @@ Part open_by_place(const std::string& place, int rank) {
   if (stat(path.c_str(), &facts) == 0 && (facts.st_dev != device || facts.st_ino != inode)) {
     return {.failure = "opening " + path + ": process " + std::to_string(process) + " is not rank 0 here"};
   }
-  return map_whole(File(open(path.c_str(), O_RDWR | O_CLOEXEC)), path, rank);
+  return map_whole(Descriptor(open(path.c_str(), O_RDWR | O_CLOEXEC)), path, rank);
 }
 
 Part open_by_name(const std::string& name, int rank) {
-  return map_whole(File(shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0)), "/dev/shm" + name, rank);
+  return map_whole(Descriptor(shm_open(name.c_str(), O_RDWR | O_CLOEXEC, 0)), "/dev/shm" + name, rank);
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "sockets/identification.h"
+#include "authentication/identification.h"
 #include "sockets/inbox.h"
 #include "sockets/send_queue.h"
 #include "sockets/socket.h"

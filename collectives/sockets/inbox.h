@@ -39,7 +39,7 @@ class Inbox {
 
   // The frame for this receive may have come already, at least its beginning.
   void post(Receive& receive);
-  // The receive's memory is used no more, whatever still comes for it.
+  // Nothing more is written into the receive's memory. Bytes that still arrive for it are dropped.
   void withdraw(Receive& receive);
   void withdraw_all();
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "sockets/arrival_watch.h"
+#include "sleep/arrival_watch.h"
 #include "sockets/connection.h"
 #include "sockets/inbox.h"
 #include "sockets/mesh_options.h"

@@ -52,10 +52,6 @@ void set_options(const Descriptor& socket) {
 
 }  // namespace
 
-void Descriptor::close() {
-  if (number_ >= 0) ::close(std::exchange(number_, -1));
-}
-
 Descriptor listen_at(const SocketAddress& address) {
   const Resolved found = resolve(address);
   Descriptor socket = new_socket(found->ai_family);

@@ -3,27 +3,10 @@
 
 #include <chrono>
 #include <string>
-#include <utility>
+
+#include "base/descriptor.h"
 
 namespace sirtaki {
-
-// Owns a descriptor.
-class Descriptor {
- public:
-  explicit Descriptor(int number = -1) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(number_, other.number_);
-    return *this;
-  }
-  ~Descriptor() { close(); }
-
-  int get() const { return number_; }
-  void close();
-
- private:
-  int number_;
-};
 
 // An IPv4 or IPv6 address in numbers, with a zone where IPv6 needs one (fe80::1%eth0).
 struct SocketAddress {

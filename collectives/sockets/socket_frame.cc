@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstring>
 
-#include "base/checksum.h"
 #include "base/error.h"
+#include "transport/checksum.h"
 #include "transport/transport.h"
 
 namespace sirtaki {

@@ -4,8 +4,8 @@
 #include <bit>
 #include <cstring>
 
-#include "base/checksum.h"
 #include "base/error.h"
+#include "transport/checksum.h"
 
 namespace sirtaki {
 namespace {

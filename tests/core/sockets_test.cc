@@ -8,12 +8,12 @@
 #include <thread>
 #include <vector>
 
+#include "authentication/identification.h"
+#include "authentication/sha256.h"
 #include "engine_jobs.h"
 #include "expect.h"
 #include "fabric/socket_fabric.h"
 #include "socket_jobs.h"
-#include "sockets/identification.h"
-#include "sockets/sha256.h"
 #include "sockets/socket_frame.h"
 
 namespace sirtaki::testing {
@@ -144,7 +144,7 @@ TEST_CASE("A process that sends other bytes is dropped, and the job goes on") {
   CHECK(message.bytes.size() == 3);
 }
 
-TEST_CASE("The end of a process names its rank on the others, whatever they wait for") {
+TEST_CASE("The end of a process names its rank on the other ranks") {
   auto options = mesh_options(3);
   const SocketAddress of_rank_1 = options[0].addresses[1];
   const auto transport = make_socket_transport(std::move(options[0]));

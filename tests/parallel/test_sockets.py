@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from sirtaki import runtime
+
 _LIMIT = 60
 _HEAD = """
 import sys
@@ -183,3 +185,14 @@ def test_torchrun_and_its_process_group_need_no_mpi(tmp_path: Path) -> None:
     done = subprocess.run([*command, str(program)], env=environ, capture_output=True, text=True, timeout=_LIMIT)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("done") == 2
+
+
+def test_sockets_are_the_default_without_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SIRTAKI_CONTROL", raising=False)
+    for found in ([], ["libmpi.so.12"]):
+        monkeypatch.setattr(runtime.mpi_library, "candidates", lambda found=found: found)
+        assert runtime.uses_sockets() == (not found)
+        for chosen in ("mpi", "sockets"):
+            monkeypatch.setenv("SIRTAKI_CONTROL", chosen)
+            assert runtime.uses_sockets() == (chosen == "sockets")
+        monkeypatch.delenv("SIRTAKI_CONTROL")

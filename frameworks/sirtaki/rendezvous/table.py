@@ -38,7 +38,7 @@ def listen(default: str) -> socket.socket:
     address = _address_of(variable, wish) if wish else default
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     listener = socket.create_server((address, 0), family=family, backlog=1024)
-    listener.setblocking(False)  # the core accepts whatever waits, and never blocks
+    listener.setblocking(False)  # the core accepts the connections that wait, and never blocks
     return listener
 
 

@@ -140,6 +140,6 @@ def begin_job() -> None:
 
 
 def end_job(own_rank: int) -> None:
-    """A user who asks for the tuner gets a line in any case."""
+    """Says why nothing was found, if the search has not begun or is not over."""
     if _unsaid and own_rank == 0:
         _log.warning("autotune: %s", _unsaid)

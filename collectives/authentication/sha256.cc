@@ -1,4 +1,4 @@
-#include "sockets/sha256.h"
+#include "authentication/sha256.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "sockets/identification.h"
+#include "authentication/identification.h"
 
 #include <sys/random.h>
 
@@ -7,8 +7,8 @@
 #include <cstring>
 #include <string_view>
 
+#include "authentication/sha256.h"
 #include "base/error.h"
-#include "sockets/sha256.h"
 
 namespace sirtaki {
 namespace {

@@ -1,4 +1,4 @@
-#include "sockets/arrival_watch.h"
+#include "sleep/arrival_watch.h"
 
 #include <pthread.h>
 #include <signal.h>

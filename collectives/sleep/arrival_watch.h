@@ -4,8 +4,8 @@
 
 #include <thread>
 
+#include "base/descriptor.h"
 #include "sleep/doorbell.h"
-#include "sockets/socket.h"
 
 namespace sirtaki {
 
