@@ -194,7 +194,8 @@ def _prepare(
     """
     own = starter is starters.OWN
     if own:
-        job_spec.environ[b"SIRTAKI_CONTROL"] = b"sockets"
+        for name in (b"SIRTAKI_CONTROL", b"HOROVOD_CONTROL"):
+            job_spec.environ.pop(name, None)  # not for a job that a rank starts
         job_spec.token = secrets.token_bytes(32)
         job_spec.address = "127.0.0.1"
     if directory and reached is None:
@@ -351,6 +352,8 @@ def _spec(chosen: Namespace, ranks: int, screen: Screen) -> spec.Spec:
         environ=environ,
         cwd=_working_directory(),
     )
+    if chosen.use_mpi:
+        environ[b"SIRTAKI_CONTROL"] = b"mpi"
     result.lost_after = options.lost_after()
     result.grace = options.grace(chosen)
     result.threads = threads.unset({os.fsdecode(name): os.fsdecode(value) for name, value in environ.items()})

@@ -16,8 +16,12 @@ _ADDRESS = "SIRTAKI_WORKER_ADDRESS"  # by which other ranks reach this one; the 
 _generation = 0  # of the last table
 
 
+def has_started_this() -> bool:
+    return bool(os.environ.get(_ADDRESS))
+
+
 def is_there() -> bool:
-    return bool(os.environ.get(_ADDRESS)) and supervisor_link.is_there()
+    return has_started_this() and supervisor_link.is_there()
 
 
 def join() -> Table:

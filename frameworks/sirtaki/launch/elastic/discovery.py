@@ -57,6 +57,7 @@ class Discovery:
         self._script, self._slots, self._hosts = script, slots, first
         self._on_hosts, self._on_problem = on_hosts, on_problem
         self._problem = ""
+        self._stopped = False
         self._process: subprocess.Popen[bytes] | None = None
         self._answer = bytearray()
 
@@ -65,8 +66,10 @@ class Discovery:
         self._timers.at(time.monotonic() + _EVERY, self._ask)
 
     def stop(self) -> None:
-        self._timers.cancel(self._ask)
-        self._timers.cancel(self._end)
+        self._stopped = True
+        if self._script:
+            self._timers.cancel(self._ask)
+            self._timers.cancel(self._end)
         if self._process is not None:
             self._process.kill()
 
@@ -108,6 +111,8 @@ class Discovery:
         self._timers.cancel(self._end)
         code = self._process.wait()
         self._process = None
+        if self._stopped:
+            return
         self._timers.at(time.monotonic() + _EVERY, self._ask)
         self._take(code)
 

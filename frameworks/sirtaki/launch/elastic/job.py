@@ -24,6 +24,8 @@ from sirtaki.launch.remote import addresses
 from sirtaki.launch.remote.remote_hosts import Remote
 from sirtaki.starters.request import Host
 
+_TIDY_UP = 3.0  # seconds until what is left of a job that is over is ended
+
 
 @dataclass
 class Plan:
@@ -110,8 +112,8 @@ class ElasticJob(Job):
 
     def _on_arrival(self, worker: Worker) -> None:
         self._timers.cancel(self._arrivals_due.pop(worker.rank, self._give_up_nothing))
-        if self._ending.sent:
-            self._workers.end_program(worker, self._ending.sent)
+        if self._ending.sent or not self._membership.counts(worker.rank):
+            self._workers.end_program(worker, self._ending.sent or signal.SIGTERM)
 
     def _give_up_nothing(self) -> None:
         """Has no time."""
@@ -218,8 +220,13 @@ class ElasticJob(Job):
                 self._do(action)
         for host, numbers in starts.items():
             self._start(host, numbers)
-        if self._membership.is_over():
-            self._discovery.stop() if self._plan.script else None
+        if self._membership.is_over() and not self._timers.waits(self._tidy_up):
+            self._timers.at(time.monotonic() + _TIDY_UP, self._tidy_up)
+            self._discovery.stop()
+
+    def _tidy_up(self) -> None:
+        """The job is over. A process that has never arrived may still be there."""
+        self._end(signal.SIGTERM)
 
     def _start(self, host: str, numbers: list[tuple[int, int, int]]) -> None:
         for number, _, _ in numbers:
@@ -276,9 +283,7 @@ class ElasticJob(Job):
         if kill:
             self._screen.note(f"{self._named(number)} is killed: it has not come back to init() within the limit")
         if worker := self._workers.find(number):
-            self._workers.end_program(worker, how)
-        elif due := self._arrivals_due.get(number):
-            self._timers.at(0.0, due)
+            self._workers.end_program(worker, how)  # a process that is just starting is ended when it arrives
 
     def _break(self, action: actions.Break) -> None:
         lost = self._failures.get(action.lost)
