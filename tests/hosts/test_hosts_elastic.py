@@ -1,0 +1,43 @@
+"""Jobs without MPI on three hosts: the own start through the agents, and an elastic job that loses a host's rank."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from simulated import Hosts, report
+
+TWICE = """
+hvd.shutdown()
+hvd.init()
+meet("again")
+print(hvd.rank(), hvd.size(), hvd.local_rank(), hvd.cross_rank(), hvd.mpi_enabled(), flush=True)
+"""
+PROGRAM = [sys.executable, str(Path(__file__).parents[1] / "python" / "elastic_program.py")]
+
+
+def said(done: "subprocess.CompletedProcess[bytes]", number: int) -> list[str]:
+    prefix = f"[{number}] "
+    return [line.removeprefix(prefix) for line in done.stdout.decode().splitlines() if line.startswith(prefix)]
+
+
+def test_ranks_start_through_the_agents_without_mpi(hosts: Hosts) -> None:
+    done = hosts.run(*hosts.flags("n1:1,n2:2,n3:1", 4), "--gloo", *hosts.program(TWICE))
+    assert done.returncode == 0, report(done)
+    lines = sorted(done.stdout.decode().splitlines())
+    assert lines == ["[0] 0 4 0 0 False", "[1] 1 4 0 1 False", "[2] 2 4 1 0 False", "[3] 3 4 0 2 False"], report(done)
+
+
+def test_an_elastic_job_loses_a_process_of_another_host(hosts: Hosts) -> None:
+    words = ("8", "1@3=SIGKILL", "size:5=3")
+    done = hosts.run("--min-np", "2", *hosts.flags(), *PROGRAM, *words)
+    assert done.returncode == 0, report(done)
+    assert said(done, 0)[2:] == ["rank 0 of 2 at 3", "rank 0 of 3 at 5", "done 8"], report(done)
+    assert said(done, 3) == ["rank 2 of 3 at 5", "done 8"]
+
+
+def test_a_host_that_is_not_reached_does_not_keep_the_others_from_training(hosts: Hosts) -> None:
+    flags = hosts.flags("n1:1,n2:1,n9:1", 2)
+    done = hosts.run("--min-np", "2", *flags, *PROGRAM, "4")
+    assert done.returncode == 0, report(done)
+    assert said(done, 1) == ["rank 1 of 2 at 0", "done 4"], report(done)
+    assert b"process 2 on host n9 failed: the host was not reached: " in done.stderr, report(done)
