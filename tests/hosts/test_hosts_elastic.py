@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import launching
+import pytest
 from simulated import Hosts, report
 
 TWICE = """
@@ -41,3 +43,26 @@ def test_a_host_that_is_not_reached_does_not_keep_the_others_from_training(hosts
     assert done.returncode == 0, report(done)
     assert said(done, 1) == ["rank 1 of 2 at 0", "done 4"], report(done)
     assert b"process 2 on host n9 failed: the host was not reached: " in done.stderr, report(done)
+
+
+@pytest.mark.long
+def test_the_others_go_on_without_a_host_that_is_cut_off(networks: Hosts) -> None:
+    """Its own processes end, and the kernel of no rank waits for it."""
+    path = networks.folder / "go"
+    words = (*networks.flags(), "--min-np", "2", *PROGRAM, "20", f"file:10={path}")
+    enter, environ = networks.machine.enter("n1"), networks.machine.environment() | {"SIRTAKI_LOST_HOST_SECONDS": "2"}
+    with launching.running(networks.folder, *words, enter=enter, **environ) as job:
+        assert job.process.stdout is not None
+        lines = []
+        while sum(line.endswith(b" of 3 at 0\n") for line in lines) < 3:
+            lines.append(job.process.stdout.readline())
+        networks.machine.cut("n2")
+        try:
+            path.touch()
+            out, error = job.process.communicate(timeout=60)
+            networks.assert_nothing_left()
+        finally:
+            networks.machine.mend("n2")
+    assert job.process.returncode == 0, error.decode()
+    assert b"[0] rank 0 of 2 at " in out and b"[0] done 20\n" in out and b"[2] done 20\n" in out
+    assert b"rank 1, process 1 on host n2 failed: the connection to that host is lost: " in error, error.decode()

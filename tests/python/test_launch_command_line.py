@@ -337,13 +337,15 @@ def test_hosts_by_ipv6_address_and_user() -> None:
 
 
 def test_when_a_host_counts_as_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert options.lost_after() == 30
+    chosen = parse("-np", "2")
+    assert options.lost_after(chosen) == 30
+    assert options.lost_after(parse("-np", "2", "--min-np", "1")) == 10
     monkeypatch.setenv("SIRTAKI_LOST_HOST_SECONDS", "0")
-    assert options.lost_after() == 0
+    assert options.lost_after(chosen) == 0
     for text in ("-1", "soon", "inf", "nan"):
         monkeypatch.setenv("SIRTAKI_LOST_HOST_SECONDS", text)
         with pytest.raises(ValueError, match=f"SIRTAKI_LOST_HOST_SECONDS='{text}' is not a number of seconds"):
-            options.lost_after()
+            options.lost_after(chosen)
 
 
 def test_restarts_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

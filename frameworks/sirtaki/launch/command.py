@@ -354,7 +354,7 @@ def _spec(chosen: Namespace, ranks: int, screen: Screen) -> spec.Spec:
     )
     if chosen.use_mpi:
         environ[b"SIRTAKI_CONTROL"] = b"mpi"
-    result.lost_after = options.lost_after()
+    result.lost_after = options.lost_after(chosen)
     result.grace = options.grace(chosen)
     result.threads = threads.unset({os.fsdecode(name): os.fsdecode(value) for name, value in environ.items()})
     result.binds = chosen.binding_args is None and cores.can_bind(os.environ)

@@ -18,6 +18,7 @@ GRACE_VARIABLE = "SIRTAKI_GRACE_SECONDS"
 RESTARTS_VARIABLE = "SIRTAKI_RESTARTS"
 _LAUNCHERS = ("auto", "mpiexec", *(starter.called for starter in STARTERS if starter.places_ranks))
 _LONGEST = 1e6  # seconds
+_LOST_IN_ELASTIC_JOB = 10.0  # seconds: an error costs only a change of the ranks
 
 _EPILOG = """\
 Everything after the options is the program and its arguments; each rank gets them unchanged. The stdin of all ranks is
@@ -261,9 +262,11 @@ def restarts(options: argparse.Namespace) -> int:
         raise ValueError(f"{RESTARTS_VARIABLE}={error}") from None
 
 
-def lost_after() -> float:
+def lost_after(options: argparse.Namespace) -> float:
     """Seconds of silence until another host counts as lost, 0 for never. Raises ValueError."""
-    return _from_environment(LOST_HOST_VARIABLE, or_never=True) if os.environ.get(LOST_HOST_VARIABLE) else LOST_AFTER
+    if os.environ.get(LOST_HOST_VARIABLE):
+        return _from_environment(LOST_HOST_VARIABLE, or_never=True)
+    return _LOST_IN_ELASTIC_JOB if elastic_options.is_elastic(options) else LOST_AFTER
 
 
 def _from_environment(name: str, or_never: bool) -> float:
