@@ -54,16 +54,38 @@ def test_failure_has_rank_and_traceback():
 
 
 WRONG = {
-    "elastic": ({"min_num_proc": 1}, NotImplementedError, "min_num_proc=1: elastic"),
-    "elastic, old name": ({"max_np": 2}, NotImplementedError, "max_num_proc=2: elastic"),
-    "script": ({"host_discovery_script": "x"}, NotImplementedError, "host_discovery_script='x': elastic"),
-    "gloo": ({"use_gloo": True}, NotImplementedError, "use_gloo"),
+    "elastic": ({"min_num_proc": 2}, ValueError, "sirtakirun refuses"),
+    "not elastic": ({"reset_limit": 2}, ValueError, "sirtakirun refuses"),
     "gloo and MPI": ({"use_gloo": True, "use_mpi": True}, ValueError, "exclude each other"),
     "hosts twice": ({"hosts": "a:1", "hostfile": "b"}, ValueError, "hosts and hostfile exclude"),
     "hosts": ({"hosts": "a"}, ValueError, "'a' is not of the form"),
     "count": ({"num_proc": 0}, ValueError, "num_proc must be a positive integer, got 0"),
     "flag": ({"start_timeout": -1}, ValueError, "sirtakirun refuses"),
 }
+
+
+def test_an_elastic_job_returns_the_results_of_the_ranks_that_have_finished():
+    def train():
+        import os
+        import signal
+
+        import sirtaki as hvd
+        from sirtaki import exchange
+
+        hvd.init()
+        if os.environ["HOROVOD_RANK"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            exchange.allgather_bytes(b"", "step")
+        except hvd.SirtakiInternalError:
+            hvd.shutdown()
+            hvd.init()
+        exchange.allgather_bytes(b"", "last")
+        hvd.shutdown()
+        return os.environ["HOROVOD_RANK"]
+
+    # The slot of the lost process rests for longer than the job takes.
+    assert sirtaki.run(train, num_proc=3, min_num_proc=2, cooldown_range=(60, 60)) == ["1", "2"]
 
 
 @pytest.mark.parametrize("what", WRONG)

@@ -21,17 +21,10 @@ from typing import Any
 from sirtaki.launch.command_line import host_list
 from sirtaki.launch.protocol import channel
 from sirtaki.launch.remote import addresses
+from sirtaki.rendezvous import launcher
 from sirtaki.starters import slurm_hosts
 
 VARIABLE = "SIRTAKI_FUNCTION"  # environment variable: where a rank gets its function, as JSON
-_ELASTIC_ARGUMENTS = (
-    "min_num_proc",
-    "max_num_proc",
-    "slots",
-    "reset_limit",
-    "cooldown_range",
-    "host_discovery_script",
-)
 _OPTIONS = (
     "--hosts",
     "--hostfile",
@@ -41,6 +34,11 @@ _OPTIONS = (
     "--output-filename",
     "--mpi-args",
     "--network-interfaces",
+    "--min-np",
+    "--max-np",
+    "--slots-per-host",
+    "--reset-limit",
+    "--host-discovery-script",
 )
 _WRONG_COMMAND_LINE = 2
 _PROOF_SECONDS = 10.0
@@ -79,32 +77,36 @@ def run(
 
     Returns once all have ended. Function, arguments and results are pickled by cloudpickle. executable: the ranks'
     Python, by default this one. hosts, hostfile, start_timeout, ssh_port, ssh_identity_file, output_filename, mpi_args,
-    network_interfaces: as the options of sirtakirun; verbose: not 0 for its --verbose. use_mpi, disable_cache: ignored;
-    Horovod's programs pass them. np and network_interface are old names, with a DeprecationWarning.
+    network_interfaces: as the options of sirtakirun; verbose: not 0 for its --verbose. use_gloo: without MPI. use_mpi,
+    disable_cache: ignored; Horovod's programs pass them. np, min_np, max_np and network_interface are old names, with a
+    DeprecationWarning.
 
-    ValueError for wrong arguments; NotImplementedError for those of elastic jobs and of gloo. RuntimeError if the job
-    fails, with the first rank's traceback if the function failed; the other ranks are ended.
+    min_num_proc, max_num_proc or host_discovery_script make the job elastic; they, slots, reset_limit and
+    cooldown_range (two numbers of seconds) are as the options --min-np, --max-np, --host-discovery-script,
+    --slots-per-host, --reset-limit and --blacklist-cooldown-range. Then the results are those of the ranks that have
+    finished.
+
+    ValueError for wrong arguments. RuntimeError if the job fails, with the first rank's traceback if the function
+    failed; the other ranks are ended.
     """
-    _refuse_elastic(
-        min_num_proc or min_np, max_num_proc or max_np, slots, reset_limit, cooldown_range, host_discovery_script
-    )
     _refuse_both(use_gloo=use_gloo, use_mpi=use_mpi)
     _refuse_both(hosts=hosts, hostfile=hostfile)
-    _check_function(func, use_gloo)
+    _check_function(func)
     ranks = _checked_ranks(_renamed("np", np, "num_proc", num_proc))
+    least = _renamed("min_np", min_np, "min_num_proc", min_num_proc)
+    most = _renamed("max_np", max_np, "max_num_proc", max_num_proc)
     nics = _renamed("network_interface", network_interface, "network_interfaces", network_interfaces)
     joined_nics = nics if nics is None or isinstance(nics, str) else ",".join(nics)
     values = (hosts, hostfile, start_timeout, ssh_port, ssh_identity_file, output_filename, mpi_args, joined_nics)
-    words = _words(ranks, values) + ["--verbose"] * bool(verbose)
-    with _Exchange(ranks, func, tuple(args), kwargs or {}, _others(hosts, hostfile)) as exchange:
+    elastic = (least, most, slots, reset_limit, host_discovery_script)
+    words = _words(ranks, (*values, *elastic)) + ["--verbose"] * bool(verbose) + ["--gloo"] * bool(use_gloo)
+    if cooldown_range is not None:
+        words += ["--blacklist-cooldown-range", *map(str, cooldown_range)]
+    others = None if host_discovery_script else _others(hosts, hostfile)
+    changes = any(value is not None for value in (least, most, host_discovery_script))
+    with _Exchange(ranks, func, tuple(args), kwargs or {}, others, changes) as exchange:
         code = _run_job([*words, executable or sys.executable, "-m", "sirtaki.launch.function_rank"], exchange)
     return exchange.results(code)
-
-
-def _refuse_elastic(*values: Any) -> None:
-    for name, value in zip(_ELASTIC_ARGUMENTS, values, strict=True):
-        if value is not None:
-            raise NotImplementedError(f"{name}={value!r}: elastic training is not available yet in Sirtaki")
 
 
 def _refuse_both(**arguments: Any) -> None:
@@ -112,9 +114,7 @@ def _refuse_both(**arguments: Any) -> None:
         raise ValueError(f"{' and '.join(arguments)} exclude each other")
 
 
-def _check_function(func: Any, use_gloo: bool | None) -> None:
-    if use_gloo:
-        raise NotImplementedError("use_gloo: Sirtaki's ranks connect through MPI or Slurm only")
+def _check_function(func: Any) -> None:
     if not callable(func):
         raise ValueError(f"func must be a function, got {type(func).__name__} {func!r:.80}")
 
@@ -163,13 +163,17 @@ def _run_job(words: list[str], exchange: _Exchange) -> int:
 
 class _Exchange:
     """Sends the function to every rank, and receives its result. Ranks of this host connect to a socket in a private
-    directory. Others connect by TCP, and prove like the launcher's workers that they belong to the job.
+    directory. Others connect by TCP, and prove like the launcher's workers that they belong to the job. others: the
+    hosts; None if they are not known yet. changes: the ranks of the job may change.
     """
 
-    def __init__(self, ranks: int, func: Any, args: Any, kwargs: Any, others: Collection[str]) -> None:
+    def __init__(
+        self, ranks: int, func: Any, args: Any, kwargs: Any, others: Collection[str] | None, changes: bool = False
+    ) -> None:
         import cloudpickle
 
         self._ranks = ranks
+        self._changes_ranks = changes
         self._call = cloudpickle.dumps((func, args, kwargs))
         self._token = secrets.token_bytes(32)
         self._results: dict[int, bytes] = {}
@@ -178,14 +182,14 @@ class _Exchange:
         self._folder = tempfile.TemporaryDirectory(prefix="sirtaki-function-")
         self._listeners = list(self._listen(others))
 
-    def _listen(self, others: Collection[str]) -> Iterator[socket.socket]:
+    def _listen(self, others: Collection[str] | None) -> Iterator[socket.socket]:
         local = socket.socket(socket.AF_UNIX)
         local.bind(os.path.join(self._folder.name, "s"))
         local.listen(1024)
         yield local
-        if all(addresses.is_own(name) for name in others):
+        if others is not None and all(addresses.is_own(name) for name in others):
             return
-        for address in addresses.toward(others):
+        for address in addresses.toward(others or ()):
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             yield socket.create_server((address, 0), family=family, backlog=1024)
 
@@ -253,10 +257,12 @@ class _Exchange:
             rank, failure = self._failures[0]
             raise RuntimeError(f"the function failed on rank {rank} of {self._ranks}:\n{failure}")
         missing = [rank for rank in range(self._ranks) if rank not in self._results]
+        if self._changes_ranks and self._results:
+            missing = []
         if code != 0 or missing:
             what = f"; no result came from ranks {missing}" if missing else ""
             raise RuntimeError(f"the job of {self._ranks} ranks ended with exit code {code}, see its messages{what}")
-        return [cloudpickle.loads(self._results[rank]) for rank in range(self._ranks)]
+        return [cloudpickle.loads(result) for _, result in sorted(self._results.items())]
 
 
 def serve_rank(rank: int) -> int:
@@ -264,7 +270,8 @@ def serve_rank(rank: int) -> int:
     with _connected(json.loads(os.environ.pop(VARIABLE))) as caller:
         sys.path[:], call = caller.recv()
         result, failure = _called(call)
-        caller.send((rank, result, failure))
+        newest = launcher.newest_rank()
+        caller.send((rank if newest is None else newest, result, failure))
         caller.recv()
     if failure:
         print(failure, file=sys.stderr, end="", flush=True)

@@ -13,7 +13,8 @@ from sirtaki.rendezvous.table import Table, listen
 
 _ADDRESS = "SIRTAKI_WORKER_ADDRESS"  # by which other ranks reach this one; the supervisor sets it
 
-_generation = 0  # of the last table
+_generation = 0  # of the newest table
+_rank: int | None = None  # in it
 
 
 def has_started_this() -> bool:
@@ -24,13 +25,18 @@ def is_there() -> bool:
     return has_started_this() and supervisor_link.is_there()
 
 
+def newest_rank() -> int | None:
+    """This process's rank in the newest table, also after shutdown(). None if it has had no table."""
+    return _rank
+
+
 def join() -> Table:
     """Returns when the launcher has sent the table: at once after all ranks have called it. The launcher has the limit.
 
     SirtakiInternalError if the job has failed meanwhile. SystemExit with code 0 if an elastic job does not need this
     process any more.
     """
-    global _generation
+    global _generation, _rank
     own = listen(os.environ[_ADDRESS])
     host, port = own.getsockname()[:2]
     core.take_notice()  # an older notice is about ranks of an older table
@@ -45,8 +51,8 @@ def join() -> Table:
     if "error" in answer:
         raise SirtakiInternalError(answer["error"])
     addresses = [(str(name), int(number)) for name, number in answer["addresses"]]
-    key, _generation = bytes.fromhex(answer["key"]), int(answer["generation"])
-    return Table(int(answer["rank"]), addresses, key, own if len(addresses) > 1 else None, _generation)
+    key, _generation, _rank = bytes.fromhex(answer["key"]), int(answer["generation"]), int(answer["rank"])
+    return Table(_rank, addresses, key, own if len(addresses) > 1 else None, _generation)
 
 
 def _progress() -> int:
