@@ -19,11 +19,11 @@ STATIONS = ("queue", "agreement", "fusion", "coordinator", "execution", "locked_
 CPP = {  # rooms in collectives/, the lowest first
     "base": (),
     "memory": (),
-    "observer": ("base",),
-    "recorder": ("base", "observer"),
     "loader": ("base",),
     "math": ("base",),
     "device": ("base", "loader", "math"),
+    "observer": ("base", "device"),
+    "recorder": ("base", "device", "observer"),
     "mpi": ("base", "loader"),
     "sleep": ("base",),
     "transport": ("base", "mpi"),
