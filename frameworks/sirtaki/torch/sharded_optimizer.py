@@ -106,6 +106,8 @@ class ShardedSteps:
         for piece in pieces:
             gradient = piece.parameter.grad
             piece.gradient = None if gradient is None else laid_out_like(gradient, piece.parameter)
+            piece.follow_parameter()
+            piece.give_gradient()
         self._update(pieces)
         for piece in pieces:
             piece.store()
@@ -113,6 +115,8 @@ class ShardedSteps:
     def _step_buckets(self, reducer: GradientReducer, exchange: ShardExchange) -> None:
         gathers: list[Callable[[], None]] = []
         for bucket in exchange.to_gather(reducer.buckets):
+            bucket.shard.follow_parameters()
+            bucket.shard.give_gradients()
             self._update(bucket.shard.layout.pieces)
             gathers.append(exchange.gather(bucket))
             if len(gathers) > GATHERS:
@@ -121,15 +125,11 @@ class ShardedSteps:
             finish()
 
     def _update(self, pieces: Sequence[Piece]) -> None:
-        """The wrapped class's own step on these pieces."""
-        for piece in pieces:
-            piece.follow_parameter()
+        """The wrapped class's own step on these pieces, whose tensors have their gradients."""
         ready = [piece for piece in pieces if piece.is_updated and piece.gradient is not None]
         by_parameter = {id(piece.parameter): piece for piece in ready}
         if not by_parameter:
             return
-        for piece in ready:
-            piece.give_gradient()
         with self._groups_of(by_parameter):
             self._step_of_class()
         for piece in ready:
@@ -232,6 +232,8 @@ class ShardedSteps:
             group["lr"] = torch.zeros_like(group["lr"]) if isinstance(group["lr"], torch.Tensor) else 0.0
         for piece in pieces:
             piece.gradient = torch.zeros(len(piece), dtype=piece.parameter.dtype, device=piece.parameter.device)
+            piece.follow_parameter()
+            piece.give_gradient()
         self._update(pieces)
         for group, rate in zip(self.param_groups, kept, strict=True):
             group["lr"] = rate
