@@ -45,6 +45,7 @@ class BucketShard:
 
     def give_gradients(self) -> None:
         """To the optimizer, for a step."""
+        assert self.reduced is not None
         reduced = self.reduced if self.masters is None else self.reduced.to(self.masters.dtype)
         for piece, gradient in zip(self.layout.pieces, self.layout.own_pieces(reduced), strict=True):
             piece.tensor.grad = None if piece.gradient is None else gradient
