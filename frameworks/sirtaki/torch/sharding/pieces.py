@@ -33,10 +33,10 @@ def has_no_holes(tensor: torch.Tensor) -> bool:
 
 
 def laid_out_like(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """The tensor's elements in the order of the parameter's memory, flat."""
-    if tensor.stride() != parameter.stride():
-        tensor = torch.empty_like(parameter, dtype=tensor.dtype, requires_grad=False).copy_(tensor)
-    return flat(tensor)
+    """The tensor, or a copy, with its elements in the order of the parameter's memory."""
+    if tensor.stride() == parameter.stride():
+        return tensor
+    return torch.empty_like(parameter, dtype=tensor.dtype, requires_grad=False).copy_(tensor)
 
 
 class Piece:
