@@ -56,12 +56,19 @@ def init(
     """
 
 def init_over_sockets(
-    rank: int, addresses: Sequence[tuple[str, int]], key: bytes, listener: int, identity: str, launcher: int = -1
+    rank: int,
+    addresses: Sequence[tuple[str, int]],
+    key: bytes,
+    listener: int,
+    generation: int,
+    identity: str,
+    launcher: int = -1,
 ) -> None:
     """As init(), without MPI: the ranks connect by TCP.
 
     addresses: by rank, an IP address and a port. key: the job's secret. listener: the descriptor of this rank's socket,
-    which listens at its address without blocking, and which the core then owns; -1 for a job of one rank.
+    which listens at its address without blocking, and which the core then owns; -1 for a job of one rank. generation:
+    of these addresses; frames of another generation are refused.
     """
 
 def start_timeout() -> float:
@@ -75,6 +82,9 @@ def shutdown() -> Cause | None:
 
 def finalize(supervised: bool) -> None:
     """Finalises MPI if init initialised it. For the end of the process, after shutdown: MPI cannot start again."""
+
+def take_notice() -> str | None:
+    """The launcher's newest message for the program, if it was not taken yet."""
 
 def failure() -> str:
     """The failure as text; "" if the job has not failed. ValueError before init."""

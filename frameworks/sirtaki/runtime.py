@@ -144,7 +144,7 @@ def _start_over_sockets(handle: int, ranks: list[int], identity: str, line: int,
         raise ValueError("comm: a communicator or ranks of MPI_COMM_WORLD need MPI, which this job does without")
     table = environment.join(limit)
     listener = -1 if table.listener is None else table.listener.detach()
-    core.init_over_sockets(table.rank, table.addresses, table.key, listener, identity, line)
+    core.init_over_sockets(table.rank, table.addresses, table.key, listener, table.generation, identity, line)
 
 
 def uses_sockets() -> bool:
