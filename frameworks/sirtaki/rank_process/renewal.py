@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+jobs = 0  # that this process has joined
 _renewals: list[Callable[[], None]] = []
 
 
@@ -13,5 +14,8 @@ def at_each_job(renew: Callable[[], None]) -> None:
 
 
 def run() -> None:
+    """Called by init()."""
+    global jobs
+    jobs += 1
     for renew in _renewals:
         renew()
