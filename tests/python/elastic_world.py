@@ -115,7 +115,8 @@ class World:
 
     def joins(self, number: int) -> None:
         self.processes[number].phase = "waiting"
-        self.membership.on_join(number, len(self.processes[number].batches))
+        lost = self.random.choice([-1, *self.processes])
+        self.membership.on_join(number, len(self.processes[number].batches), lost)
 
     def connects(self, number: int) -> None:
         process = self.processes[number]

@@ -284,6 +284,17 @@ def test_members_that_do_not_come_back_within_the_limit_are_killed():
     assert only(membership, Form) == [Form(2, (0,))]
 
 
+def test_a_member_that_the_others_call_lost_is_killed_after_the_shorter_limit():
+    membership = training(3)
+    membership.on_join(0, 1, lost=2)
+    membership.on_join(1, 1, lost=2)
+    assert membership.take() == [Limit(START, False), Limit(ELASTIC, True), Limit(START, True)]
+    membership.on_limit(START)
+    assert membership.take() == [End(2, kill=True)]
+    membership.on_end(2, False)
+    assert only(membership, Form) == [Form(2, (0, 1))]
+
+
 def test_a_member_that_does_not_complete_init_breaks_the_generation():
     membership = Membership(need=2, least=1)
     membership.on_hosts([Host("a", 2)])

@@ -8,10 +8,12 @@ import sys
 
 from sirtaki.exceptions import SirtakiInternalError
 from sirtaki.native import core
-from sirtaki.rank_process import supervisor_link
+from sirtaki.rank_process import ending, supervisor_link
 from sirtaki.rendezvous.table import Table, listen
 
 _ADDRESS = "SIRTAKI_WORKER_ADDRESS"  # by which other ranks reach this one; the supervisor sets it
+
+_generation = 0  # of the last table
 
 
 def is_there() -> bool:
@@ -24,10 +26,13 @@ def join() -> Table:
     SirtakiInternalError if the job has failed meanwhile. SystemExit with code 0 if an elastic job does not need this
     process any more.
     """
+    global _generation
     own = listen(os.environ[_ADDRESS])
     host, port = own.getsockname()[:2]
     core.take_notice()  # an older notice is about ranks of an older table
-    answer = supervisor_link.ask_table({"host": host, "port": port, "progress": _progress()})
+    lost = (ending.last_failure() or {}).get("rank", -1)
+    request = {"host": host, "port": port, "progress": _progress(), "generation": _generation, "lost": lost}
+    answer = supervisor_link.ask_table(request)
     if "leave" in answer:
         supervisor_link.leave()
         with contextlib.suppress(OSError, ValueError):
@@ -36,8 +41,8 @@ def join() -> Table:
     if "error" in answer:
         raise SirtakiInternalError(answer["error"])
     addresses = [(str(name), int(number)) for name, number in answer["addresses"]]
-    key, generation = bytes.fromhex(answer["key"]), int(answer["generation"])
-    return Table(int(answer["rank"]), addresses, key, own if len(addresses) > 1 else None, generation)
+    key, _generation = bytes.fromhex(answer["key"]), int(answer["generation"])
+    return Table(int(answer["rank"]), addresses, key, own if len(addresses) > 1 else None, _generation)
 
 
 def _progress() -> int:

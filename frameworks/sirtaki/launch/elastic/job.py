@@ -118,7 +118,10 @@ class ElasticJob(Job):
 
     def _on_table(self, worker: Worker, request: dict[str, Any]) -> None:
         self._waiting[worker.rank] = worker, request
-        self._membership.on_join(worker.rank, int(request["progress"]))
+        of_rank = {rank: number for number, rank in self._ranks.items()}
+        is_newest = request["generation"] == self._membership.generation
+        lost = of_rank.get(request["lost"], -1) if is_newest else -1
+        self._membership.on_join(worker.rank, int(request["progress"]), lost)
         self._carry_out()
 
     def _on_joined(self, worker: Worker, limit: float) -> None:
@@ -238,7 +241,7 @@ class ElasticJob(Job):
         elif isinstance(action, actions.Refuse):
             self._answer(action.number, {"error": action.text})
         elif isinstance(action, actions.End):
-            self._end_process(action.number, signal.SIGKILL if action.kill else signal.SIGTERM)
+            self._end_process(action.number, action.kill)
         elif isinstance(action, actions.Announce):
             self._send(action.numbers, channel.UPDATED, {"timestamp": time.time(), "result": action.result})
         elif isinstance(action, actions.Break):
@@ -268,7 +271,10 @@ class ElasticJob(Job):
             if worker := self._workers.find(number):
                 self._workers.send(worker, kind, message)
 
-    def _end_process(self, number: int, how: int) -> None:
+    def _end_process(self, number: int, kill: bool) -> None:
+        how = signal.SIGKILL if kill else signal.SIGTERM
+        if kill:
+            self._screen.note(f"{self._named(number)} is killed: it has not come back to init() within the limit")
         if worker := self._workers.find(number):
             self._workers.end_program(worker, how)
         elif due := self._arrivals_due.get(number):

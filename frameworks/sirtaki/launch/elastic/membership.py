@@ -75,6 +75,7 @@ class Membership:
         self._next = 0
         self._members: set[int] = set()  # of the generation, without those that have come back or ended
         self._up: set[int] = set()
+        self._called_lost: set[int] = set()  # members whose loss others have noticed
         self._change = self._announced = 0  # since this generation was formed
         self._lost_member = False  # since this generation was formed
         self._patient = True  # before the first generation: while more processes may arrive soon
@@ -115,8 +116,8 @@ class Membership:
                 self._dismiss(process, "its slot was removed")
         self._proceed()
 
-    def on_join(self, number: int, progress: int) -> None:
-        """The process waits in init()."""
+    def on_join(self, number: int, progress: int, lost: int = -1) -> None:
+        """The process waits in init(). lost: the process whose loss has ended its generation, -1 if it is unknown."""
         process = self._processes.get(number)
         if process is None or self.is_over():
             return
@@ -124,6 +125,9 @@ class Membership:
         if number in self._members:
             self._members.remove(number)
             self._begin_change()
+        if lost in self._members and not self._called_lost:  # it may be stopped, and must not delay the others
+            self._act(Limit(START, True))
+        self._called_lost |= {lost} & self._members
         if process.leaves or process.slot not in self._slots:
             self._dismiss(process, "its slot was removed")
         elif self.state == State.ENDING:
@@ -176,6 +180,8 @@ class Membership:
         if name == START and self.state == State.FORMING:
             late = sorted(self._members - self._up)
             self._lose(late[0], "it did not complete init() in time")
+        elif name == START and self.state == State.CHANGING:
+            self._kill(self._called_lost & self._members)
         elif name == START:
             self._patient = False
         elif self.state in (State.WAITING, State.CHANGING):
@@ -245,6 +251,7 @@ class Membership:
         self._newest = newest
         self.state = State.FORMING
         self._members, self._up = {process.number for process in ordered}, set()
+        self._called_lost = set()
         self._change = self._announced = 0
         self._lost_member = False
         for rank, process in enumerate(ordered):
@@ -325,10 +332,14 @@ class Membership:
         if waiting < wanted:
             self._fail(f"only {waiting} of at least {wanted} processes were there within the limit")
             return
-        for number in self.members():  # the others wait for them
+        self._kill(self._members)
+        self._act(Limit(ELASTIC, True))
+
+    def _kill(self, numbers: set[int]) -> None:
+        """They have not come back, and the others wait for them."""
+        for number in sorted(numbers):
             self._processes[number].leaves = True
             self._act(End(number, kill=True))
-        self._act(Limit(ELASTIC, True))
 
     def _fail(self, why: str) -> None:
         self.state = State.FAILED
