@@ -175,6 +175,46 @@ hvd.shutdown()
 """
 
 
+# Rank 0 adds slots at step 10, and removes all but its own when there are three ranks.
+_SLOTS = """
+import sys, time
+import sirtaki
+from sirtaki import exchange, runtime
+from sirtaki.elastic import run
+from sirtaki.elastic.state import ObjectState
+
+sirtaki.init()
+hosts = sys.argv[1]
+state = ObjectState(exchange.broadcast_object, sirtaki.rank, step=0, total=0, sizes=[sirtaki.size()])
+state.register_reset_callbacks([lambda: state.sizes.append(sirtaki.size())])
+steps = 0
+
+def offer(slots):
+    with open(hosts, "w") as file:
+        file.write(f"localhost:{slots}")
+
+@run.run
+def train(state):
+    global steps
+    while state.sizes[-1] != 1 or 3 not in state.sizes:
+        first = state.step * 6
+        parts = exchange.allgather_object(list(range(first + sirtaki.rank(), first + 6, sirtaki.size())))
+        state.total += sum(map(sum, parts))
+        state.step, steps = state.step + 1, steps + 1
+        if state.step == 10:
+            offer(3)
+        if sirtaki.size() == 3 and sirtaki.rank() == 0:
+            offer(1)
+        time.sleep(0.01)
+        state.commit()
+
+train(state)
+assert state.total == sum(range(state.step * 6)), state.total
+assert steps == state.step, (steps, state.step)
+print("SIZES", state.sizes)
+"""
+
+
 def _free_ports() -> list[int]:
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         return [one.getsockname()[1], other.getsockname()[1]]
@@ -259,6 +299,22 @@ def _run_with_faults(seed: str, changes: int) -> int:
 @pytest.mark.parametrize("seed", ["a", "b"])
 def test_ranks_that_die_anywhere(seed: str) -> None:
     assert _run_with_faults(seed, 8) > 2
+
+
+def test_slots_come_and_go(tmp_path: Path) -> None:
+    """No step is lost or done twice, and removed ranks end well."""
+    program, hosts, script = tmp_path / "program.py", tmp_path / "hosts", tmp_path / "discover.sh"
+    program.write_text(_SLOTS)
+    hosts.write_text("localhost:1")
+    script.write_text(f"#!/bin/sh\ncat {hosts}\n")
+    script.chmod(0o755)
+    words = ["-np", "1", "--min-np", "1", "--max-np", "3", "--host-discovery-script", str(script)]
+    command = [sys.executable, "-m", "sirtaki.launch", *words, sys.executable, str(program), str(hosts)]
+    done = subprocess.run(command, env=jobs.environment(), capture_output=True, text=True, timeout=_LIMIT)
+    assert done.returncode == 0, done.stderr
+    sizes = json.loads(re.findall(r"SIZES (.*)", done.stdout)[0])
+    assert sizes in ([1, 3, 1], [1, 2, 3, 1], [1, 2, 3, 2, 1], [1, 3, 2, 1]), done.stdout
+    assert done.stderr.count("this process leaves the job: its slot was removed") == 2, done.stderr
 
 
 @pytest.mark.long
