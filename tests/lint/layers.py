@@ -58,7 +58,7 @@ PYTHON = {  # packages in frameworks/, and modules that stand below their packag
     "sirtaki/starters": ("sirtaki/host",),
     "sirtaki/timing/text": (),
     "sirtaki/timeline/steps": (),
-    # With checks, rank_process, rendezvous, libraries and timing.
+    # With checks, elastic, rank_process, rendezvous, libraries and timing.
     "sirtaki": ("sirtaki/host", "sirtaki/starters", "sirtaki/timing/text", "sirtaki/timeline/steps"),
     "sirtaki/launch/protocol": ("sirtaki/host", "sirtaki/starters"),
     "sirtaki/launch/command_line": ("sirtaki/starters", "sirtaki/timeline/steps", "sirtaki/launch/protocol"),
