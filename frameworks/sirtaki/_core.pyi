@@ -387,6 +387,16 @@ def record_names(on: bool) -> None:
 def recorded_names() -> dict[int, str]:
     """The names that were collected, by the number that records have for them."""
 
+def time_gpu(on: bool) -> None:
+    """Takes the times of batches on this rank's GPU from now on, or no longer. ValueError before init()."""
+
+def gpu_times() -> tuple[list[tuple[int, bool, int, int, int, int, int]], int]:
+    """The times that were not returned yet of batches whose work on the GPU is over, and how many are not over.
+
+    Each is the process set, whether the batch is one of a locked plan, its number, verb, bytes, begin and end, in
+    nanoseconds of CLOCK_MONOTONIC.
+    """
+
 def clock_offset_ns() -> tuple[int, int]:
     """This host's CLOCK_MONOTONIC minus that of rank 0's host, and the greatest error of that; in nanoseconds. Exactly
     0 on rank 0's host. ValueError before init.

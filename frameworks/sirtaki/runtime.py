@@ -17,7 +17,16 @@ from sirtaki.host import segments
 from sirtaki.libraries import gpu_libraries, mpi_library, mpi_settings
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, bind_existing, bind_global, register_at_init, unbind_all
-from sirtaki.rank_process import arrival, children, ending, preemption, stacks, starter_socket, supervisor_link
+from sirtaki.rank_process import (
+    arrival,
+    children,
+    ending,
+    preemption,
+    renewal,
+    stacks,
+    starter_socket,
+    supervisor_link,
+)
 from sirtaki.rank_process.preemption import preempted as preempted
 from sirtaki.rendezvous import environment, launcher
 from sirtaki.timeline import writer
@@ -87,6 +96,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
                 _check_not_alone()
                 segments.remove_initial_name()
             register_at_init(sets)
+            renewal.run()
         except BaseException:
             shutdown()
             raise

@@ -19,11 +19,11 @@ STATIONS = ("queue", "agreement", "fusion", "coordinator", "execution", "locked_
 CPP = {  # rooms in collectives/, the lowest first
     "base": (),
     "memory": (),
-    "observer": ("base",),
-    "recorder": ("base", "observer"),
     "loader": ("base",),
     "math": ("base",),
     "device": ("base", "loader", "math"),
+    "observer": ("base", "device"),
+    "recorder": ("base", "device", "observer"),
     "mpi": ("base", "loader"),
     "sleep": ("base",),
     "transport": ("base", "mpi"),
@@ -58,7 +58,7 @@ PYTHON = {  # packages in frameworks/, and modules that stand below their packag
     "sirtaki/starters": ("sirtaki/host",),
     "sirtaki/timing/text": (),
     "sirtaki/timeline/steps": (),
-    # With checks, rank_process, rendezvous, libraries and timing.
+    # With checks, elastic, rank_process, rendezvous, libraries and timing.
     "sirtaki": ("sirtaki/host", "sirtaki/starters", "sirtaki/timing/text", "sirtaki/timeline/steps"),
     "sirtaki/launch/protocol": ("sirtaki/host", "sirtaki/starters"),
     "sirtaki/launch/command_line": ("sirtaki/starters", "sirtaki/timeline/steps", "sirtaki/launch/protocol"),
