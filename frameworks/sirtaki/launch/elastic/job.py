@@ -74,6 +74,9 @@ class ElasticJob(Job):
     def was_up(self) -> bool:
         return self._membership.generation > 0
 
+    def _all_ended_well(self) -> bool:
+        return self._membership.state == State.DONE and self._failure.cause is None
+
     def _on_started(self) -> None:
         self._on_hosts(self._plan.hosts)
         if self._plan.script:
@@ -220,6 +223,7 @@ class ElasticJob(Job):
                 self._do(action)
         for host, numbers in starts.items():
             self._start(host, numbers)
+        self.status.shown = self._membership.processes()
         if self._membership.is_over() and not self._timers.waits(self._tidy_up):
             self._timers.at(time.monotonic() + _TIDY_UP, self._tidy_up)
             self._discovery.stop()

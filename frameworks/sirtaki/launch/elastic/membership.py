@@ -93,6 +93,10 @@ class Membership:
         """The processes that train or connect now."""
         return tuple(sorted(self._members))
 
+    def processes(self) -> list[int]:
+        """All that have been started and have not ended."""
+        return sorted(self._processes)
+
     def counts(self, number: int) -> bool:
         """Whether a failure of this process is one of the job: it was not asked to leave or to end."""
         return number in self._processes and not self._processes[number].leaves

@@ -124,13 +124,16 @@ class Job:
         finally:
             self._mpiexec.kill()
             processes.kill_descendants(os.getpid(), processes.reap_orphans)
-        if not self.status.all_ended_well():
+        if not self._all_ended_well():
             self._ending.to_resume.clear()
         code = self._last_lines.show(self._failure.cause, self._ending)
         self._deliver_output()
         self._selector.close()
         self._unwatch_signals(wake)
         return code
+
+    def _all_ended_well(self) -> bool:
+        return self.status.all_ended_well()
 
     def _on_started(self) -> None:
         """The command runs."""

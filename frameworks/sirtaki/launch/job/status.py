@@ -73,7 +73,7 @@ class Status:
     """Asks the ranks, and sends the text to all clients that asked meanwhile; one request of a kind at a time.
 
     The kinds are ASK, for people to read, and NUMBERS, which become a JSON object. title: the job in one line. ranks:
-    number of ranks.
+    number of ranks. shown: the ranks in the text; in an elastic job the numbers of its processes.
     """
 
     def __init__(self, selector: selectors.BaseSelector, workers: Workers, title: str, ranks: int) -> None:
@@ -81,6 +81,7 @@ class Status:
         self._workers = workers
         self._title = title
         self._ranks = ranks
+        self.shown: Sequence[int] = range(ranks)
         self._listener: socket.socket | None = None
         self._rounds: dict[int, _Round] = {}  # by kind
         self._ended: dict[int, int] = {}  # exit codes of ranks that have ended
@@ -130,13 +131,13 @@ class Status:
 
     def _numbers(self, current: _Round) -> str:
         """{"title", "ranks": [the numbers of each rank, null without an answer]}."""
-        ranks = [_parsed(current.answers.get(rank, "")) for rank in range(self._ranks)]
+        ranks = [_parsed(current.answers.get(rank, "")) for rank in self.shown]
         return json.dumps({"title": self._title, "ranks": ranks})
 
     def _compose(self, current: _Round) -> str:
         now = time.strftime("%Y-%m-%d %H:%M:%S")
         lines = [f"{self._title}; now {now}"]
-        for rank in range(self._ranks):
+        for rank in self.shown:
             if rank in current.answers:
                 lines.append(current.answers[rank])
             else:
