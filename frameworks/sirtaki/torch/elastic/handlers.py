@@ -50,10 +50,17 @@ class _KeptStateDict(StateHandler):
         self._kept.save(self.value.state_dict())
 
     def restore(self) -> None:
-        self.value.load_state_dict(self._kept.value())
+        self.value.load_state_dict(self._kept.written_into(self.value.state_dict()))
 
 
 class ModelStateHandler(_KeptStateDict):
+    def restore(self) -> None:
+        present = self.value.state_dict()
+        kept = self._kept.written_into(present)
+        same = kept.keys() == present.keys() and all(isinstance(entry, torch.Tensor) for entry in kept.values())
+        if not same or any(kept[name].data_ptr() != present[name].data_ptr() for name in kept):
+            self.value.load_state_dict(kept)  # as a rule all is in its place already
+
     def sync(self) -> None:
         state = self.value.state_dict()
         tensors = {name: entry for name, entry in state.items() if isinstance(entry, torch.Tensor)}

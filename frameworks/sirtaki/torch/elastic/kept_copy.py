@@ -31,10 +31,14 @@ class KeptCopy:
             self._copied = torch.cuda.Event()
             self._copied.record()
 
-    def value(self) -> Any:
-        """A copy of what was saved; changes of it do not reach what was saved."""
+    def written_into(self, present: Any) -> Any:
+        """What was saved, in the memory of the tensors of `present` that have the same place, shape and dtype.
+
+        Later changes of it do not reach what was saved.
+        """
         self._complete()
-        return _mapped(self._value, None, lambda tensor, _: tensor.clone())
+        with torch.no_grad():
+            return _mapped(self._value, present, _restored)
 
     def _complete(self) -> None:
         if self._copied is not None:
@@ -51,8 +55,15 @@ def _copied(tensor: torch.Tensor, kept: Any) -> torch.Tensor:
     return kept.copy_(tensor.detach(), non_blocking=True)
 
 
+def _restored(kept: torch.Tensor, present: Any) -> torch.Tensor:
+    fits = isinstance(present, torch.Tensor) and (kept.shape, kept.dtype) == (present.shape, present.dtype)
+    if not fits or kept.layout != torch.strided or present.layout != torch.strided:
+        return kept.clone()
+    return present.detach().copy_(kept, non_blocking=True)
+
+
 def _mapped(value: Any, kept: Any, change: Any) -> Any:
-    """A copy of `value` in which change(tensor, the entry of `kept` at its place) has replaced each tensor."""
+    """A copy of `value`, in which change(tensor, entry of `kept` at its place) has replaced each tensor."""
     if isinstance(value, torch.Tensor):
         return change(value, kept)
     if isinstance(value, dict):
