@@ -19,14 +19,16 @@ for name, hvd in modules.items():
     known = {"hvd": hvd, **{short: importlib.import_module(package) for short, package in (
         ("np", "numpy"), ("torch", "torch"), ("tf", "tensorflow"), ("keras", "keras"))
         if package in sys.modules}}
-    for each in hvd.__all__:
-        home = getattr(hvd, each)
+    elastic = getattr(hvd, "elastic", None)
+    public = [(hvd, each) for each in hvd.__all__] + [(elastic, each) for each in getattr(elastic, "__all__", ())]
+    for owner, each in public:
+        home = getattr(owner, each)
         if isinstance(home, (str, int)) or not callable(home):
             continue
         if not home.__doc__:
             found["undocumented"].append(f"{name}.{each}")
         tests = doctest.DocTestFinder(recurse=False).find(home, f"{name}.{each}", globs=dict(known))
-        if not any(test.examples for test in tests):
+        if owner is hvd and not any(test.examples for test in tests):
             found["without example"].append(each)
         for test in tests:
             lines = []

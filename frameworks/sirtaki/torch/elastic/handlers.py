@@ -54,6 +54,8 @@ class _KeptStateDict(StateHandler):
 
 
 class ModelStateHandler(_KeptStateDict):
+    """Keeps parameters and buffers of a module, and its get_extra_state()."""
+
     def restore(self) -> None:
         present = self.value.state_dict()
         kept = self._kept.written_into(present)
@@ -86,6 +88,8 @@ class OptimizerStateHandler(_KeptStateDict):
 
 
 class SamplerStateHandler(_KeptStateDict):
+    """Keeps which examples of the epoch have been processed."""
+
     def sync(self) -> None:
         self.value.load_state_dict(exchange.broadcast_object(self.value.state_dict(), self.source, "elastic.sampler"))
 
