@@ -39,7 +39,7 @@ def undisturbed(steps: int) -> list[float]:
 
 
 def main(seed: str, changes: int) -> None:
-    from sirtaki import exchange, runtime
+    from sirtaki import elastic, exchange, runtime
     from sirtaki.elastic.run import run_fn
     from sirtaki.elastic.state import ObjectState
 
@@ -53,13 +53,23 @@ def main(seed: str, changes: int) -> None:
             die("agreeing")
             super().check_host_updates()
 
+        def sync(self) -> None:
+            counts = exchange.allgather_object(elastic.progress)
+            newest = elastic.progress == max(counts)
+            own["holders"] = counts.count(elastic.progress) if newest else runtime.size()
+            super().sync()
+            exchange.allgather_object("all have the state")
+            own["holders"] = runtime.size()
+
         def _receive(self, source: int) -> None:
             die("receiving")
             super()._receive(source)
             die("received")
 
     def die(place: str) -> None:
-        """In each set of ranks one dies. By the seed and the number of the change, all know which one, and where."""
+        """In each set of ranks one dies, unless no other may have the state. By the seed and the number of the change,
+        all know which one, and where.
+        """
         if runtime.is_initialized():
             own["rank"], own["size"] = runtime.rank(), runtime.size()
         chosen = random.Random(f"{seed} {state.changes}")
@@ -71,11 +81,12 @@ def main(seed: str, changes: int) -> None:
             where, times = "computing", 1
         key = state.changes, place
         own["visits"][key] = own["visits"].get(key, 0) + 1
-        is_due = own["size"] > 1 and state.changes < changes and own["visits"][key] >= times
+        is_due = own["holders"] > 1 and state.changes < changes and own["visits"][key] >= times
         if is_due and (victim, where) == (own["rank"], place):
             os.kill(os.getpid(), signal.SIGKILL)
 
     def reset() -> None:
+        own["holders"] = own["size"] - 1  # another one may have died
         die("leaving")
         runtime.shutdown()
         die("joining")
@@ -83,7 +94,7 @@ def main(seed: str, changes: int) -> None:
 
     def changed() -> None:
         state.changes += 1
-        own["steps"] = 0
+        own["steps"] = own["holders"] = 0
 
     def train(state: State) -> None:
         while state.changes < changes or runtime.size() < 2:
@@ -98,7 +109,7 @@ def main(seed: str, changes: int) -> None:
             own["steps"] += 1
             state.commit()
 
-    own: dict = {"rank": 0, "size": 1, "steps": 0, "visits": {}}
+    own: dict = {"rank": 0, "size": 1, "holders": 0, "steps": 0, "visits": {}}
     runtime.init()
     state = ObjectState.__new__(State)
     state.changes = -1  # while the state is made
