@@ -173,6 +173,13 @@ def test_interfaces_and_loopback_names(monkeypatch: pytest.MonkeyPatch) -> None:
         addresses.toward(["n1"])
 
 
+def test_toward_unknown_hosts_the_default_route_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    present = {"lo": ["127.0.0.1"], "bridge0": ["172.17.0.1"], "eth0": ["10.0.0.5", "fd00::5"]}
+    monkeypatch.setattr(addresses.interfaces, "addresses", lambda: present)
+    monkeypatch.setattr(addresses, "_by_default_route", lambda: "10.0.0.5")
+    assert addresses.toward([]) == ["10.0.0.5", "172.17.0.1"]
+
+
 def test_order_to_an_agent_limits_its_length_before_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
