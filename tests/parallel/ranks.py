@@ -27,7 +27,7 @@ _QUIET_LIMIT = 150.0  # seconds without any test beginning or ending
 _WORKER_SETTINGS = {
     "SIRTAKI_DYNAMIC_PROCESS_SETS": "1",
     "SIRTAKI_STALL_CHECK_TIME_SECONDS": "15",
-    "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS": "40",
+    "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS": "100",
 }
 _PROGRAM = "import ranks; ranks.run_worker()"
 
