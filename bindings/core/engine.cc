@@ -21,13 +21,14 @@ void init(std::vector<std::string> mpi_libraries, std::uint64_t comm_handle, std
 }
 
 void init_over_sockets(int rank, const std::vector<std::pair<std::string, int>>& addresses, const std::string& key,
-                       int listener, std::string program, int launcher) {
+                       int listener, std::uint32_t generation, std::string program, int launcher) {
   MeshOptions mesh;
   mesh.rank = rank;
   for (const auto& [host, port] : addresses) mesh.addresses.push_back({host, port});
   const auto bytes = std::as_bytes(std::span(key));
   mesh.key.assign(bytes.begin(), bytes.end());
   mesh.listener = Descriptor(listener);
+  mesh.generation = generation;
   StartOptions start;
   start.mesh = std::move(mesh);
   start.program = std::move(program);
@@ -180,13 +181,13 @@ void bind_engine(py::module_& module) {
   module.def(
       "init_over_sockets",
       [](int rank, const std::vector<std::pair<std::string, int>>& addresses, const py::bytes& key, int listener,
-         std::string identity, int launcher) {
+         std::uint32_t generation, std::string identity, int launcher) {
         const std::string secret = key;
         const py::gil_scoped_release release;
-        init_over_sockets(rank, addresses, secret, listener, std::move(identity), launcher);
+        init_over_sockets(rank, addresses, secret, listener, generation, std::move(identity), launcher);
       },
-      py::arg("rank"), py::arg("addresses"), py::arg("key"), py::arg("listener"), py::arg("identity"),
-      py::arg("launcher") = -1);
+      py::arg("rank"), py::arg("addresses"), py::arg("key"), py::arg("listener"), py::arg("generation"),
+      py::arg("identity"), py::arg("launcher") = -1);
   module.def("start_timeout", [] { return Settings::from_environment().start_timeout_seconds; });
   module.def("shutdown", &shutdown, Release());
   module.def("finalize", &finalize, py::arg("supervised"), Release());
@@ -195,6 +196,7 @@ void bind_engine(py::module_& module) {
     const std::optional<FailureCause> cause = engine_for_constants()->cause();
     return cause ? std::optional(fields_of(*cause)) : std::nullopt;
   });
+  module.def("take_notice", &take_notice);
   module.def("abort", &abort_job, py::arg("exit_code"), Release());
   module.def("is_initialized", [] { return find_engine() != nullptr; });
   module.def("rank", &topology<&Topology::rank>);

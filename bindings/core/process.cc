@@ -30,6 +30,9 @@ struct Process {
   // Never deleted: threads of the program may still write.
   std::atomic<FlightRecorder*> recorder{nullptr};
   std::atomic<StepWatch*> step_watch{nullptr};
+  std::mutex notice_mutex;
+  std::atomic<bool> has_notice{false};
+  std::string notice;
   std::unique_ptr<MpiSession> session;  // outlives engines: MPI can be initialised only once
 };
 
@@ -176,6 +179,19 @@ void finalize(bool supervised) {
     return;
   }
   if (process().session != nullptr && process().engine == nullptr) process().session->finalize();
+}
+
+void put_notice(std::string notice) {
+  const std::lock_guard lock(process().notice_mutex);
+  process().notice = std::move(notice);
+  process().has_notice = true;
+}
+
+std::optional<std::string> take_notice() {
+  if (!process().has_notice || is_forked_child()) return std::nullopt;
+  const std::lock_guard lock(process().notice_mutex);
+  process().has_notice = false;
+  return std::move(process().notice);
 }
 
 void leave_connections_to_parent() {

@@ -50,6 +50,9 @@ std::optional<FailureCause> end_engine();
 // Finalizes MPI at the end of the process, after end_engine(). All ranks must call it, so a failed job skips it.
 // `supervised`: sirtakirun sets the job's exit code.
 void finalize(bool supervised);
+// The launcher's newest message for the program. It waits here until the program takes it.
+void put_notice(std::string notice);
+std::optional<std::string> take_notice();
 // In a forked child.
 void leave_connections_to_parent();
 // Ends the processes of all ranks, then this one.

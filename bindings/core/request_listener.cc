@@ -178,6 +178,8 @@ bool RequestListener::on_launcher() {
     send(launcher_, answer.data(), std::min(answer.size(), kLongestAnswer), MSG_NOSIGNAL);
   } else if (message[0] == 'S' && message.size() == 2) {
     pass_on(message[1]);
+  } else if (message[0] == 'H') {
+    put_notice(message.substr(1));
   } else if (message[0] == 'F') {
     try {
       engine_->fail_job(read_cause(message.substr(1)));

@@ -1,6 +1,6 @@
 // Receives requests from outside the job's transport: SIGUSR1, which asks for the job status; and the launcher, which
-// asks for this rank's status or numbers and sends the failure cause. Its thread sleeps until a request arrives. It
-// needs neither the interpreter nor the engine's thread.
+// asks for this rank's status or numbers, and sends the failure cause and notices for the program. Its thread sleeps
+// until a request arrives. It needs neither the interpreter nor the engine's thread.
 #pragma once
 
 #include <memory>

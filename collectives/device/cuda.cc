@@ -36,7 +36,8 @@ class Current {
 // Events that exist and are not in use.
 class EventPool {
  public:
-  EventPool(const CudaDriver& driver, CuContext context) : driver_(driver), context_(context) {}
+  EventPool(const CudaDriver& driver, CuContext context, unsigned int flags)
+      : driver_(driver), context_(context), flags_(flags) {}
 
   CuEvent take() {
     {
@@ -49,7 +50,7 @@ class EventPool {
     }
     const Current current(driver_, context_);
     CuEvent event = nullptr;
-    driver_.check(driver_.EventCreate(&event, kCuEventDisableTiming), "cuEventCreate");
+    driver_.check(driver_.EventCreate(&event, flags_), "cuEventCreate");
     return event;
   }
 
@@ -61,6 +62,7 @@ class EventPool {
  private:
   const CudaDriver& driver_;
   CuContext context_;
+  unsigned int flags_;
   std::mutex mutex_;
   std::vector<CuEvent> idle_;
 };
@@ -108,6 +110,8 @@ class CudaEvent final : public Event {
     driver_.check(driver_.EventSynchronize(event_), "work queued on the GPU");
   }
 
+  CuEvent handle() const { return event_; }
+
  private:
   const CudaDriver& driver_;
   EventPool& pool_;
@@ -127,7 +131,8 @@ class CudaDevice final : public Device {
         context_(context),
         identity_(std::move(identity)),
         find_compiler_(std::move(compiler)),
-        events_(*driver_, context) {}
+        events_(*driver_, context, kCuEventDisableTiming),
+        timed_events_(*driver_, context, kCuEventDefault) {}
 
   int number() const override { return number_; }
   const std::string& identity() const override { return identity_; }
@@ -152,11 +157,15 @@ class CudaDevice final : public Device {
     release([&] { driver_->StreamDestroy(stream); });
   }
 
-  EventPtr record(Stream stream) override {
-    const auto event = std::make_shared<CudaEvent>(*driver_, events_, context_, stream, ++recorded_);
+  EventPtr record(Stream stream) override { return record(events_, stream); }
+  EventPtr record_timed(Stream stream) override { return record(timed_events_, stream); }
+
+  std::chrono::nanoseconds elapsed(const Event& from, const Event& to) override {
     const Current current(*driver_, context_);
-    event->record();
-    return event;
+    float milliseconds = 0;
+    const auto handle = [](const Event& event) { return static_cast<const CudaEvent&>(event).handle(); };
+    driver_->check(driver_->EventElapsedTime(&milliseconds, handle(from), handle(to)), "cuEventElapsedTime");
+    return std::chrono::nanoseconds(static_cast<std::int64_t>(static_cast<double>(milliseconds) * 1e6));
   }
 
   EventPtr record_all() override {
@@ -225,6 +234,13 @@ class CudaDevice final : public Device {
   }
 
  private:
+  EventPtr record(EventPool& pool, Stream stream) {
+    const auto event = std::make_shared<CudaEvent>(*driver_, pool, context_, stream, ++recorded_);
+    const Current current(*driver_, context_);
+    event->record();
+    return event;
+  }
+
   // At process exit the driver may be unloaded before the last owner; then nothing needs to be freed.
   template <typename Call>
   void release(const Call& call) noexcept {
@@ -279,6 +295,7 @@ class CudaDevice final : public Device {
   std::string identity_;
   FindNvrtc find_compiler_;
   EventPool events_;
+  EventPool timed_events_;
   std::atomic<std::uint64_t> recorded_{0};
   std::once_flag kernels_made_;
   std::string lacks_kernels_;

@@ -38,6 +38,7 @@ CudaDriver read(SymbolReader& symbols) {
   symbols.read(driver.EventRecord, "cuEventRecord");
   symbols.read(driver.EventQuery, "cuEventQuery");
   symbols.read(driver.EventSynchronize, "cuEventSynchronize");
+  symbols.read(driver.EventElapsedTime, "cuEventElapsedTime");
   symbols.read(driver.ModuleLoadData, "cuModuleLoadData");
   symbols.read(driver.ModuleGetFunction, "cuModuleGetFunction");
   symbols.read(driver.LaunchKernel, "cuLaunchKernel");

@@ -24,6 +24,7 @@ inline constexpr int kCuAttributeMajor = 75;
 inline constexpr int kCuAttributeMinor = 76;
 inline constexpr int kCuCaptureModeRelaxed = 2;
 inline constexpr unsigned int kCuStreamNonBlocking = 1;
+inline constexpr unsigned int kCuEventDefault = 0;
 inline constexpr unsigned int kCuEventDisableTiming = 2;
 inline constexpr unsigned int kCuHostPortable = 1;
 
@@ -56,6 +57,7 @@ struct CudaDriver {
   int (*EventRecord)(CuEvent, CuStream);
   int (*EventQuery)(CuEvent);
   int (*EventSynchronize)(CuEvent);
+  int (*EventElapsedTime)(float*, CuEvent, CuEvent);  // in milliseconds
   // From CUDA 12.5 on; null in an older driver.
   int (*CtxRecordEvent)(CuContext, CuEvent);
   int (*CtxWaitEvent)(CuContext, CuEvent);

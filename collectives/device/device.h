@@ -3,6 +3,7 @@
 // library's own message.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -70,6 +71,10 @@ class Device {
   virtual Stream make_stream() = 0;  // of high priority, not ordered with the default stream
   virtual void destroy(Stream stream) = 0;
   virtual EventPtr record(Stream stream) = 0;
+  // A point whose time the GPU keeps. Such a point costs the GPU more.
+  virtual EventPtr record_timed(Stream stream) = 0;
+  // The time between two points of record_timed() that were reached.
+  virtual std::chrono::nanoseconds elapsed(const Event& from, const Event& to) = 0;
   // For a framework that does not reveal its streams: a point after all work that this process has queued so far.
   // Throws Error(kPrecondition) where the device cannot do that.
   virtual EventPtr record_all();

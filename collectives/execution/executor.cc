@@ -124,6 +124,7 @@ bool Executor::progress() {
 void Executor::finish_batch(const Error* refused) {
   if (plane_ != nullptr) {
     if (const EventPtr output_ready = plane_->end()) {
+      announce_queueing(&Observer::on_queueing_ended);
       for (Result& result : results_) result.output_ready = output_ready;
       watching_ = true;
     }
@@ -149,6 +150,12 @@ void Executor::finish_batch(const Error* refused) {
 // At a barrier the ranks wait for each other, and not for data.
 void Executor::announce_wire(void (Observer::*station)(const BatchEvent&)) const {
   if (!batches_.front().batch.empty() && !at_barrier()) observers_.announce(station, batches_.front().event);
+}
+
+void Executor::announce_queueing(void (Observer::*station)(const BatchEvent&, Device&, Stream)) const {
+  if (Device* const gpu = plane_->device()) {
+    observers_.announce(station, batches_.front().event, *gpu, plane_->stream());
+  }
 }
 
 void Executor::finish_transfer() {
@@ -233,7 +240,9 @@ DataPlane& Executor::choose_plane(const PlaneQuery& query) {
   DataPlane& chosen = choose(planes_, query);
   finish_transfer();
   plane_ = &chosen;
-  if (query.device != kHostDevice) plane_->begin(position_of(batches_.front().batch, query.bytes));
+  if (query.device == kHostDevice) return *plane_;
+  plane_->begin(position_of(batches_.front().batch, query.bytes));
+  announce_queueing(&Observer::on_queueing_begun);
   return *plane_;
 }
 

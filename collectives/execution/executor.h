@@ -97,6 +97,7 @@ class Executor final : private Task::Watcher {
   void on_suspended() override { announce_wire(&Observer::on_wire_begun); }
   void on_resumed() override { announce_wire(&Observer::on_wire_ended); }
   void announce_wire(void (Observer::*station)(const BatchEvent&)) const;
+  void announce_queueing(void (Observer::*station)(const BatchEvent&, Device&, Stream)) const;
 
   DataPlane& choose_plane(const PlaneQuery& query);
   static StreamPosition position_of(const Batch& batch, std::int64_t bytes);

@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/types.h"
+#include "device/device.h"
 #include "observer/arrival.h"
 
 namespace sirtaki {
@@ -77,6 +78,10 @@ class Observer {
   // Engine: a batch whose ranks have all arrived begins to wait for data of other ranks, and ends that wait.
   virtual void on_wire_begun(const BatchEvent& /*batch*/) {}
   virtual void on_wire_ended(const BatchEvent& /*batch*/) {}
+  // Engine: work of a batch is about to be queued on this stream of a GPU, behind what it waits for. Then all of the
+  // batch is queued, and this is announced once, as late as on_finished().
+  virtual void on_queueing_begun(const BatchEvent& /*batch*/, Device& /*gpu*/, Stream /*stream*/) {}
+  virtual void on_queueing_ended(const BatchEvent& /*batch*/, Device& /*gpu*/, Stream /*stream*/) {}
   // Engine: a data plane has carried the batch, or those of its tensors that have one dtype and device.
   virtual void on_transferred(const BatchEvent& /*batch*/, std::string_view /*plane*/) {}
   // Engine: a batch is over. Comes before the works of the batch are done. Not announced if the job fails meanwhile.
@@ -113,7 +118,7 @@ class Observers {
   }
 
   template <class... Parameters, class... Arguments>
-  void announce(void (Observer::*station)(Parameters...), const Arguments&... arguments) const {
+  void announce(void (Observer::*station)(Parameters...), Arguments&&... arguments) const {
     const std::size_t count = count_.load(std::memory_order_acquire);
     for (std::size_t i = 0; i < count; ++i) (observers_[i]->*station)(arguments...);
   }

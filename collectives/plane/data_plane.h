@@ -72,6 +72,7 @@ class DataPlane {
   virtual void begin(const StreamPosition& position) { static_cast<void>(position); }
   virtual EventPtr end() { return nullptr; }
   virtual Stream stream() const { return nullptr; }
+  virtual Device* device() const { return nullptr; }  // of stream(); null for host memory
   // Throws if queued work has failed. True while some queued work is unfinished: call again later.
   virtual bool watch() { return false; }
   // The job has failed: stops queued work that waits for other ranks.

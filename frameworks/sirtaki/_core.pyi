@@ -56,12 +56,19 @@ def init(
     """
 
 def init_over_sockets(
-    rank: int, addresses: Sequence[tuple[str, int]], key: bytes, listener: int, identity: str, launcher: int = -1
+    rank: int,
+    addresses: Sequence[tuple[str, int]],
+    key: bytes,
+    listener: int,
+    generation: int,
+    identity: str,
+    launcher: int = -1,
 ) -> None:
     """As init(), without MPI: the ranks connect by TCP.
 
     addresses: by rank, an IP address and a port. key: the job's secret. listener: the descriptor of this rank's socket,
-    which listens at its address without blocking, and which the core then owns; -1 for a job of one rank.
+    which listens at its address without blocking, and which the core then owns; -1 for a job of one rank. generation:
+    of these addresses; frames of another generation are refused.
     """
 
 def start_timeout() -> float:
@@ -75,6 +82,9 @@ def shutdown() -> Cause | None:
 
 def finalize(supervised: bool) -> None:
     """Finalises MPI if init initialised it. For the end of the process, after shutdown: MPI cannot start again."""
+
+def take_notice() -> str | None:
+    """The launcher's newest message for the program, if it was not taken yet."""
 
 def failure() -> str:
     """The failure as text; "" if the job has not failed. ValueError before init."""
@@ -376,6 +386,16 @@ def record_names(on: bool) -> None:
 
 def recorded_names() -> dict[int, str]:
     """The names that were collected, by the number that records have for them."""
+
+def time_gpu(on: bool) -> None:
+    """Takes the times of batches on this rank's GPU from now on, or no longer. ValueError before init()."""
+
+def gpu_times() -> tuple[list[tuple[int, bool, int, int, int, int, int]], int]:
+    """The times that were not returned yet of batches whose work on the GPU is over, and how many are not over.
+
+    Each is the process set, whether the batch is one of a locked plan, its number, verb, bytes, begin and end, in
+    nanoseconds of CLOCK_MONOTONIC.
+    """
 
 def clock_offset_ns() -> tuple[int, int]:
     """This host's CLOCK_MONOTONIC minus that of rank 0's host, and the greatest error of that; in nanoseconds. Exactly

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import struct
+from collections.abc import Sequence
 from typing import Any
 
 from sirtaki.checks.call_site import call_site
@@ -63,18 +65,29 @@ def unframed(joined: bytes) -> list[bytes]:
 def allreduce_largest(payload: bytes, name: str, process_set: int = 0) -> bytes:
     """At each position the largest byte of any rank of the set. All payloads must have the same length. Blocks."""
     block = bytearray(payload)
+    _reduce_to_largest(block, "uint8", len(block), name, process_set)
+    return bytes(block)
+
+
+def _reduce_to_largest(block: bytearray, dtype: str, count: int, name: str, process_set: int) -> None:
     address, keep = _address(block)
     core.submit(
         core.VERBS["allreduce"],
         name,
-        [(address, address, core.DTYPES["uint8"], (len(block),), _HOST)],
+        [(address, address, core.DTYPES[dtype], (count,), _HOST)],
         op=core.OPS["max"],
         process_set=process_set,
         site=call_site(),
         awaited=True,
         keep=keep,
     ).wait()
-    return bytes(block)
+
+
+def largest_numbers(values: Sequence[float], name: str) -> list[float]:
+    """At each position the largest number of any rank. All ranks pass the same count. Blocks."""
+    block = bytearray(struct.pack(f"{len(values)}d", *values))
+    _reduce_to_largest(block, "float64", len(values), name, 0)
+    return list(struct.unpack(f"{len(values)}d", block))
 
 
 def _broadcast_in_place(block: bytearray, root_rank: int, name: str, process_set: int) -> None:
@@ -89,6 +102,17 @@ def _broadcast_in_place(block: bytearray, root_rank: int, name: str, process_set
         awaited=True,
         keep=keep,
     ).wait()
+
+
+def broadcast_arrays(arrays: Sequence[Any], root_rank: int, name: str) -> None:
+    """Overwrites contiguous numpy arrays by the root's; all have the same sizes on every rank. Blocks."""
+    works = []
+    for number, array in enumerate(arrays):
+        tensor = (array.ctypes.data, array.ctypes.data, core.DTYPES["uint8"], (array.nbytes,), _HOST)
+        verb, site = core.VERBS["broadcast"], call_site()
+        works.append(core.submit(verb, f"{name}.{number}", [tensor], root=root_rank, site=site, keep=array))
+    for work in works:
+        work.wait()
 
 
 def broadcast_bytes(payload: bytes | None, root_rank: int, name: str, process_set: int = 0) -> bytes:

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from sirtaki import settings
 from sirtaki.exceptions import SirtakiInternalError
 from sirtaki.exchange import allgather_bytes, start_transfer
 from sirtaki.native import core
@@ -18,6 +19,8 @@ _dynamic = False  # whether init allowed process sets to change
 _last_of_members = 0  # the last id of a set that this rank made with its members alone
 _changing = threading.Lock()  # threads of two ranks could make two sets in different orders, and wait for each other
 _bound: weakref.WeakSet[ProcessSet] = weakref.WeakSet()
+_registered: list[tuple[ProcessSet, str]] = []  # on all ranks, in their order; "init" or "add": by which call
+_kept: list[tuple[ProcessSet, str]] = []  # for the next init() of an elastic job
 
 
 class ProcessSet:
@@ -131,6 +134,11 @@ def require_id(process_set: ProcessSet) -> int:
     if not isinstance(process_set, ProcessSet):
         raise ValueError(f"process_set must be a ProcessSet, got {process_set!r}")
     if process_set.process_set_id is None:
+        if process_set.ranks and core.is_initialized() and process_set.ranks[-1] >= core.size():
+            raise ValueError(
+                f"{process_set} is not registered, because this job has the ranks 0 to {core.size() - 1} only; make a "
+                "set of these, in an elastic job by add_process_set() in a reset callback"
+            )
         raise ValueError(
             f"{process_set} is not registered; pass it to init(process_sets=[...]) or add_process_set() on every rank"
         )
@@ -255,6 +263,7 @@ def unbind_all() -> None:
     for entry in _bound:
         entry.process_set_id = None
     _bound.clear()
+    _registered.clear()
 
 
 def _bind(entry: ProcessSet, number: int | None) -> None:
@@ -271,10 +280,33 @@ def register_at_init(process_sets: Sequence[ProcessSet]) -> None:
         if entry.mpi_comm is not None:
             _register_communicator(entry, number)
         else:
-            what = f"process_sets[{number}]"
-            _check_same(_agreed(entry.ranks, "init"), what)
-            _check_new(entry.ranks or [], what)
-            _bind(entry, _register(entry.ranks or []))
+            _register_alike(entry, "init", f"process_sets[{number}]")
+    _register_again()
+
+
+def _register_alike(entry: ProcessSet, call: str, what: str) -> None:
+    """Every rank makes the same call with the same ranks."""
+    ranks = entry.ranks or []
+    _check_same(_agreed(ranks, call), what)
+    same = _id_of(ranks) if settings.flag("ELASTIC") else None  # the job may have become as small as this set
+    if same is None:
+        _check_new(ranks, what)
+    _bind(entry, _register(ranks) if same is None else same)
+    _registered.append((entry, call))
+
+
+def keep_for_next_job() -> bool:
+    """The next init() registers the present sets again. Returns whether sets may change after init."""
+    _kept[:] = _registered
+    return _dynamic
+
+
+def _register_again() -> None:
+    """New ranks make the same calls in their programs. Sets with a rank that the job lacks stay unregistered."""
+    kept, _kept[:] = _kept[:], []
+    for entry, call in kept:
+        if entry.ranks and entry.ranks[-1] < core.size():
+            _register_alike(entry, call, str(entry))
 
 
 def _register_communicator(entry: ProcessSet, number: int) -> None:
@@ -328,9 +360,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int], members_only: bool 
         with _changing:
             _bind(entry, _add_by_members(entry.ranks or []))
         return entry
-    _check_same(_agreed(entry.ranks, "add"), "add_process_set")
-    _check_new(entry.ranks or [], "add_process_set")
-    _bind(entry, _register(entry.ranks or []))
+    _register_alike(entry, "add", "add_process_set")
     return entry
 
 
@@ -356,4 +386,5 @@ def remove_process_set(process_set: ProcessSet) -> bool:
             raise ValueError(f"{process_set} is not known any more") from error
         raise
     process_set.process_set_id = None
+    _registered[:] = [(entry, call) for entry, call in _registered if entry is not process_set]
     return True

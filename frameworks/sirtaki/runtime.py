@@ -17,9 +17,18 @@ from sirtaki.host import segments
 from sirtaki.libraries import gpu_libraries, mpi_library, mpi_settings
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, bind_existing, bind_global, register_at_init, unbind_all
-from sirtaki.rank_process import arrival, children, ending, preemption, stacks, starter_socket, supervisor_link
+from sirtaki.rank_process import (
+    arrival,
+    children,
+    ending,
+    preemption,
+    renewal,
+    stacks,
+    starter_socket,
+    supervisor_link,
+)
 from sirtaki.rank_process.preemption import preempted as preempted
-from sirtaki.rendezvous import environment
+from sirtaki.rendezvous import environment, launcher
 from sirtaki.timeline import writer
 from sirtaki.timeline.writer import start_timeline as start_timeline
 from sirtaki.timeline.writer import stop_timeline as stop_timeline
@@ -87,6 +96,7 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
                 _check_not_alone()
                 segments.remove_initial_name()
             register_at_init(sets)
+            renewal.run()
         except BaseException:
             shutdown()
             raise
@@ -96,8 +106,8 @@ def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
     writer.before_init()
     settings.has_summary()  # a wrong value is refused here, not when the job ends
     core.set_gpu_libraries(gpu_libraries.nccl(), gpu_libraries.nvrtc())
-    start = _start_over_sockets if uses_sockets() else _start_over_mpi
     starter_socket.leave_outer_job()
+    start = _start_over_sockets if uses_sockets() else _start_over_mpi
     arrival.claim()
     limit = core.start_timeout()
     line = supervisor_link.join(limit)
@@ -134,11 +144,15 @@ def _start_over_sockets(handle: int, ranks: list[int], identity: str, line: int,
         raise ValueError("comm: a communicator or ranks of MPI_COMM_WORLD need MPI, which this job does without")
     table = environment.join(limit)
     listener = -1 if table.listener is None else table.listener.detach()
-    core.init_over_sockets(table.rank, table.addresses, table.key, listener, identity, line)
+    core.init_over_sockets(table.rank, table.addresses, table.key, listener, table.generation, identity, line)
 
 
 def uses_sockets() -> bool:
-    """Whether init() connects the ranks without MPI: as SIRTAKI_CONTROL says, by default where there is no MPI."""
+    """Whether init() connects the ranks without MPI: if sirtakirun started them so, else as SIRTAKI_CONTROL says, by
+    default where there is no MPI.
+    """
+    if launcher.has_started_this():
+        return True
     return settings.control() == "sockets" or (not settings.control() and not _mpi_libraries())
 
 

@@ -35,7 +35,12 @@ class Point {
   void reach() {
     const std::lock_guard lock(mutex_);
     reached_ = true;
+    time_ = std::chrono::steady_clock::now();
     changed_.notify_all();
+  }
+  std::chrono::steady_clock::time_point time() {
+    const std::lock_guard lock(mutex_);
+    return time_;
   }
   bool reached() {
     const std::lock_guard lock(mutex_);
@@ -50,6 +55,7 @@ class Point {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool reached_ = false;
+  std::chrono::steady_clock::time_point time_;
 };
 
 class FakeStream {
@@ -100,6 +106,7 @@ class FakeEvent final : public Event {
   FakeEvent(Stream stream, std::uint64_t number) : stream_(stream), number_(number) {
     fake(stream).call([point = point_] { point->reach(); });
   }
+  std::chrono::steady_clock::time_point time() const { return point_->time(); }
   Stream stream() const override { return stream_; }
   std::uint64_t number() const override { return number_; }
   bool reached() override { return point_->reached(); }
@@ -130,6 +137,11 @@ class Fake final : public FakeDevice {
   EventPtr record(Stream stream) override {
     check();
     return std::make_shared<FakeEvent>(stream, ++recorded_);
+  }
+  EventPtr record_timed(Stream stream) override { return record(stream); }
+  std::chrono::nanoseconds elapsed(const Event& from, const Event& to) override {
+    check();
+    return static_cast<const FakeEvent&>(to).time() - static_cast<const FakeEvent&>(from).time();
   }
   bool is_capturing(Stream) override { return false; }
 

@@ -15,6 +15,7 @@
 #include "fake_nccl.h"
 #include "plane/gpu/gpu.h"
 #include "plane/point_to_point.h"
+#include "recorder/gpu_times.h"
 #include "transport/loopback.h"
 #include "waiting.h"
 
@@ -204,6 +205,50 @@ void check_no_usual_gpu(Rank& rank) {
   });
   rank.device.record(rank.stream)->block();
   CHECK_MESSAGE(told.find("no CUDA driver") != std::string::npos, "told: ", told);
+}
+
+std::int64_t now() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
+
+// A batch's work begins after what it waits for, and ends before its results are seen.
+void check_times(Rank& rank, GpuTimes& times) {
+  std::vector<float> tensor(1000);
+  std::size_t waiting = 0;
+  CHECK(rank.seen(rank.submit(Verb::kAllreduce, "a", tensor, 1.0F), tensor) == 2.0F);
+  CHECK_MESSAGE(times.take(waiting).empty(), "it is switched off");
+  times.switch_to(true);
+  std::int64_t after = now();
+  for (std::uint64_t number = 2; number < 5; ++number) {
+    std::int64_t ready = 0;
+    rank.device.call(rank.stream, [&] { ready = now(); });
+    CHECK(rank.seen(rank.submit(Verb::kAllreduce, "a", tensor, 1.0F), tensor) == 2.0F);
+    const std::vector<GpuTime> taken = times.take(waiting);
+    REQUIRE(taken.size() == 1);
+    CHECK(waiting == 0);
+    CHECK(taken[0].number == number);
+    CHECK(taken[0].verb == Verb::kAllreduce);
+    CHECK(taken[0].bytes == 4000);
+    // Half of the time that a moment takes to be read is unknown.
+    const std::int64_t error = (now() - after) / 2;
+    CHECK(ready > after);
+    CHECK(taken[0].begin >= ready - error);
+    CHECK(taken[0].end > taken[0].begin);
+    CHECK(taken[0].end <= now() + error);
+    after = now();
+  }
+  times.switch_to(false);
+  CHECK(rank.seen(rank.submit(Verb::kAllreduce, "a", tensor, 1.0F), tensor) == 2.0F);
+  CHECK_MESSAGE(times.take(waiting).empty(), "it is switched off again");
+}
+
+TEST_CASE("A trace has the times of each batch on the GPU, by the host's clock") {
+  for (const char* operations : {"nccl", "mpi"}) {
+    std::array<GpuTimes, 2> times;
+    run_ranks(2, operations, [&](Rank& rank) {
+      GpuTimes& own = times[static_cast<std::size_t>(rank.rank)];
+      rank.engine.observe(own);
+      check_times(rank, own);
+    });
+  }
 }
 
 TEST_CASE("Collectives on GPUs wait for their streams, in order of submission") {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <random>
@@ -39,8 +40,37 @@ struct Setup {
   bool one_card = false;  // all ranks say that they have the same GPU
   bool other_version = false;
   std::vector<int> hosts{};  // by rank, for two levels
+  bool sums_only = false;    // between hosts
   std::function<int()> dead_rank{};
 };
+
+// A plane that has no maximum, as MPI's.
+class SumsOnly final : public DataPlane {
+ public:
+  explicit SumsOnly(std::unique_ptr<DataPlane> plane) : plane_(std::move(plane)) {}
+  std::string_view name() const override { return plane_->name(); }
+  bool supports(const PlaneQuery& query) const override {
+    return query.op == ReduceOp::kSum && plane_->supports(query);
+  }
+  Task allreduce(Reduction reduction, std::span<const Segment> segments) override {
+    return plane_->allreduce(reduction, segments);
+  }
+  Task broadcast(int, std::size_t, std::span<const Segment>) override { std::abort(); }
+  Task allgather(std::size_t, const Spread&) override { std::abort(); }
+  Task reducescatter(Reduction, const Spread&) override { std::abort(); }
+  Task alltoall(std::size_t, const Exchange&) override { std::abort(); }
+
+ private:
+  std::unique_ptr<DataPlane> plane_;
+};
+
+MakeRail only_sums(MakeRail rails) {
+  return [rails = std::move(rails)](const std::vector<int>& ranks) {
+    Rail rail = rails(ranks);
+    if (rail.plane != nullptr) rail.plane = std::make_unique<SumsOnly>(std::move(rail.plane));
+    return rail;
+  };
+}
 
 // One rank: its device, the stream that its framework computes on, the plane, and what it had to say.
 struct Rank {
@@ -81,7 +111,8 @@ void on_ranks(int size, const Setup& setup, const std::function<void(Rank&)>& bo
         options.dead_rank = setup.dead_rank;
         if (!setup.hosts.empty()) {
           std::string why;
-          options.levels = make_host_levels(transport, setup.hosts, make_point_to_point_rails(transport), why);
+          const MakeRail rails = make_point_to_point_rails(transport);
+          options.levels = make_host_levels(transport, setup.hosts, setup.sums_only ? only_sums(rails) : rails, why);
           REQUIRE_MESSAGE(options.levels != nullptr, "no two levels: ", why);
           CHECK_MESSAGE(why.empty(), "no two levels: ", why);
         }
@@ -207,6 +238,20 @@ TEST_CASE("The part of the GPU plane that carries the tensors has a name of its 
       CHECK(rank.plane->carrier() == way);
     });
   }
+}
+
+TEST_CASE("What no plane between hosts can reduce goes another way than two levels") {
+  on_ranks(4, {.hosts = {0, 0, 1, 1}, .sums_only = true}, [](Rank& rank) {
+    const int own = rank.rank;
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
+      std::vector<float> tensor(1000, static_cast<float>(own));
+      const Segment segment{tensor.data(), tensor.data(), 1000};
+      rank.plane->begin({0, {}, 4000});
+      wait(rank.plane->allreduce({DType::kFloat32, op}, {&segment, 1}));
+      wait(reached(rank.plane->end()));
+      CHECK(tensor.back() == (op == ReduceOp::kSum ? 6.0F : 3.0F));
+    }
+  });
 }
 
 TEST_CASE("Hosts with different numbers of ranks have no two levels") {

@@ -19,11 +19,11 @@ STATIONS = ("queue", "agreement", "fusion", "coordinator", "execution", "locked_
 CPP = {  # rooms in collectives/, the lowest first
     "base": (),
     "memory": (),
-    "observer": ("base",),
-    "recorder": ("base", "observer"),
     "loader": ("base",),
     "math": ("base",),
     "device": ("base", "loader", "math"),
+    "observer": ("base", "device"),
+    "recorder": ("base", "device", "observer"),
     "mpi": ("base", "loader"),
     "sleep": ("base",),
     "transport": ("base", "mpi"),
@@ -47,7 +47,7 @@ CPP = {  # rooms in collectives/, the lowest first
     "engine": (*BELOW_PLANES, "observer", "fabric", *STATIONS),
 }
 
-LAUNCH = tuple(f"sirtaki/launch/{room}" for room in ("protocol", "command_line", "remote", "worker", "job"))
+LAUNCH = tuple(f"sirtaki/launch/{room}" for room in ("protocol", "command_line", "remote", "worker", "job", "elastic"))
 TORCH = tuple(f"sirtaki/torch/{room}" for room in ("compression", "ops", "collectives", "gradients", "sharding"))
 TENSORFLOW = tuple(
     f"sirtaki/tensorflow/{room}"
@@ -58,7 +58,7 @@ PYTHON = {  # packages in frameworks/, and modules that stand below their packag
     "sirtaki/starters": ("sirtaki/host",),
     "sirtaki/timing/text": (),
     "sirtaki/timeline/steps": (),
-    # With checks, rank_process, rendezvous, libraries and timing.
+    # With checks, elastic, rank_process, rendezvous, libraries and timing.
     "sirtaki": ("sirtaki/host", "sirtaki/starters", "sirtaki/timing/text", "sirtaki/timeline/steps"),
     "sirtaki/launch/protocol": ("sirtaki/host", "sirtaki/starters"),
     "sirtaki/launch/command_line": ("sirtaki/starters", "sirtaki/timeline/steps", "sirtaki/launch/protocol"),
@@ -70,6 +70,11 @@ PYTHON = {  # packages in frameworks/, and modules that stand below their packag
         "sirtaki/timing/text",
         "sirtaki/launch/protocol",
         "sirtaki/launch/remote",
+    ),
+    "sirtaki/launch/elastic": (
+        "sirtaki/host",
+        "sirtaki/starters",
+        *(f"sirtaki/launch/{room}" for room in ("protocol", "command_line", "remote", "job")),
     ),
     "sirtaki/launch": ("sirtaki/host", "sirtaki/starters", "sirtaki", *LAUNCH),
     "sirtaki/torch/compression": ("sirtaki",),
@@ -102,7 +107,7 @@ ENVIRONMENT = {
     "frameworks/sirtaki/rank_process/children.py",
     "frameworks/sirtaki/keras/generations/__init__.py",
     "frameworks/sirtaki/libraries/mpi_library.py",
-    *(f"frameworks/sirtaki/rendezvous/{name}.py" for name in ("environment", "store")),
+    *(f"frameworks/sirtaki/rendezvous/{name}.py" for name in ("environment", "launcher", "store")),
     "frameworks/sirtaki/runtime.py",
     "frameworks/sirtaki/settings.py",
     "frameworks/sirtaki/torch_backend.py",
@@ -111,7 +116,8 @@ ENVIRONMENT = {
     "frameworks/sirtaki/rank_process/starter_socket.py",
     "frameworks/sirtaki/starters/__init__.py",
     "frameworks/sirtaki/rank_process/supervisor_link.py",
-    *(f"frameworks/sirtaki/launch/{name}.py" for name in ("check", "command", "command_line/options", "function_job")),
+    *(f"frameworks/sirtaki/launch/{name}.py" for name in ("check", "command", "function_job")),
+    *(f"frameworks/sirtaki/launch/command_line/{name}.py" for name in ("options", "elastic_options")),
     *(f"frameworks/sirtaki/launch/protocol/{name}.py" for name in ("channel", "spec")),
     "frameworks/sirtaki/launch/remote/agent.py",
     *(f"frameworks/sirtaki/launch/worker/{name}.py" for name in ("program", "worker")),

@@ -20,7 +20,7 @@ def same(result: torch.Tensor, expected: torch.Tensor, what: str = "") -> None:
     check(result.cpu(), expected, what)
 
 
-@ranks(1, 2)
+@ranks(1, 2, 4)
 def test_gpu_allreduce_of_every_dtype_and_op(rank_count):
     gpu = own_gpu()
     for dtype in ALL_DTYPES:
@@ -43,7 +43,7 @@ def test_gpu_allreduce_of_every_dtype_and_op(rank_count):
             same(result, (expected if dtype.is_floating_point else expected.trunc()).to(dtype), f"{dtype} {pre} {post}")
 
 
-@ranks(1, 2)
+@ranks(1, 2, 4)
 def test_gpu_many_tensors_at_once(rank_count):
     gpu = own_gpu()
     shapes = [(), (0,), (7,), (64, 64), (3, 5, 7), (1_500_007,), *[(100 + i,) for i in range(300)]]
@@ -63,7 +63,7 @@ def test_gpu_many_tensors_at_once(rank_count):
         same(adasum, torch.ones(5), "Adasum of equal vectors")
 
 
-@ranks(1, 2)
+@ranks(1, 2, 4)
 def test_gpu_other_verbs(rank_count):
     gpu = own_gpu()
     rank = hvd.rank()
@@ -95,7 +95,7 @@ def test_gpu_other_verbs(rank_count):
             same(result, reduced(parts, hvd.Sum)[begin : begin + result.shape[0]], f"{dtype} {rows}")
 
 
-@ranks(1, 2)
+@ranks(1, 2, 4)
 def test_gpu_order_of_streams(rank_count):
     gpu = own_gpu()
     torch.ones(1, device=gpu).sum().item()

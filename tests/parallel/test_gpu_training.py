@@ -61,7 +61,7 @@ def train(compression: type, layout: torch.memory_format, sharded: bool = False)
     return [parameter.detach().cpu() for parameter in net.parameters()]
 
 
-@ranks(2)
+@ranks(2, 4)
 def test_gpu_training_equals_one_process(rank_count):
     expected = reference(rank_count, 3)
     for layout in (torch.contiguous_format, torch.channels_last):

@@ -104,7 +104,7 @@ def test_refused_when_it_is_made(rank_count):
         (lambda: hvd.grouped_reducescatter(None), ValueError),
         (lambda: hvd.reducescatter(tf.IndexedSlices(tf.ones((1, 2)), [0])), NotImplementedError),
         (lambda: hvd.allreduce(tf.IndexedSlices(tf.ones((1, 2)), [0]), op=hvd.Max), NotImplementedError),
-        (lambda: hvd.elastic.run, NotImplementedError),
+        (lambda: hvd.elastic.TensorFlowState(), ValueError),
     ):
         with pytest.raises(error):
             call()

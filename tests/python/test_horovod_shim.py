@@ -93,7 +93,7 @@ def test_horovodrun_takes_options_of_horovod_and_refuses_others_by_name(installe
     done = horovodrun(installed, "-np", "2", *known, "--dry-run", sys.executable, "-c", "pass")
     assert done.returncode == 0, done.stderr
     assert " SIRTAKI_FUSION_THRESHOLD " in done.stdout
-    for words in (("--gloo", "--min-np", "1"), ("--no-such-option",)):
+    for words in (("--gloo", "--jsrun"), ("--torus-allreduce",), ("--no-such-option",)):
         refused = horovodrun(installed, "-np", "2", *words, sys.executable, "-c", "pass")
         assert refused.returncode == 2 and all(word in refused.stderr for word in words if word.startswith("--"))
 

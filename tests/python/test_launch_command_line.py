@@ -7,7 +7,7 @@ import pytest
 from launching import run
 
 from sirtaki import starters
-from sirtaki.launch.command_line import host_list, options
+from sirtaki.launch.command_line import elastic_options, host_list, options
 from sirtaki.starters import srun
 from sirtaki.starters.hydra import Hydra
 from sirtaki.starters.openmpi import OpenMpi, OpenMpi5
@@ -106,18 +106,8 @@ def test_variables_of_flags_reach_the_ranks_and_win() -> None:
 @pytest.mark.parametrize(
     ("words", "what"),
     [
-        (["--min-np", "1"], "--min-np (elastic jobs)"),
-        (["--min-num-proc", "0"], "--min-np (elastic jobs)"),
-        (["--max-np", "4"], "--max-np (elastic jobs)"),
-        (["--max-num-proc", "4"], "--max-np (elastic jobs)"),
-        (["--slots-per-host", "1"], "--slots-per-host (elastic jobs)"),
-        (["--elastic-timeout", "1"], "--elastic-timeout (elastic jobs)"),
-        (["--reset-limit", "0"], "--reset-limit (elastic jobs)"),
-        (["--blacklist-cooldown-range", "1", "2"], "--blacklist-cooldown-range (elastic jobs)"),
-        (["--host-discovery-script", "x"], "--host-discovery-script (elastic jobs)"),
         (["--hierarchical-allgather"], "--hierarchical-allgather (hierarchical allgather)"),
         (["--torus-allreduce"], "--torus-allreduce (torus allreduce)"),
-        (["--gloo"], "--gloo (gloo)"),
         (["--gloo-timeout-seconds", "1"], "--gloo-timeout-seconds (gloo)"),
         (["--jsrun"], "--jsrun (jsrun)"),
         (["--tcp"], "--tcp (Spectrum MPI)"),
@@ -209,7 +199,6 @@ def test_config_file_and_flags_that_win(tmp_path: Path) -> None:
         ("stall_check:\n  enabled: 1\n", "stall_check.enabled: 1 is not of type bool"),
         ("logging:\n  level: loud\n", "logging.level: 'LOUD' is none of"),
         ("controller: tcp\n", "controller: 'tcp' is neither mpi nor gloo"),
-        ("controller: gloo\n", "not available in this version: --gloo"),
         ("autotune:\n  gaussian_process_noise: -1.0\n", "--autotune-gaussian-process-noise -1.0: must be 0 or more"),
         ("timeline:\n  filename: 3\n", "timeline.filename: 3 is not of type str"),
         ("restarts: -1\n", "restarts: -1 is not a whole number of at least 0"),
@@ -233,6 +222,49 @@ def test_mpi_flag_wins_over_the_controller_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("controller: gloo\n")
     assert parse("-np", "2", "--mpi", "--config-file", str(path)).use_gloo is None
+
+
+def test_options_of_elastic_jobs_by_both_names_of_horovod() -> None:
+    words = ("--min-num-proc", "2", "--max-num-proc", "8", "--slots-per-host", "4", "--reset-limit", "0")
+    chosen = parse(*words, "--blacklist-cooldown-range", "5", "10", "--elastic-timeout", "7", "--gloo")
+    assert elastic_options.is_elastic(chosen) and chosen.num_proc == 2
+    assert (chosen.min_num_proc, chosen.max_num_proc, chosen.slots, chosen.reset_limit) == (2, 8, 4, 0)
+    assert elastic_options.cooldown(chosen) == (5, 10) and elastic_options.timeout(chosen) == 7
+    assert parse("-np", "4", "--min-np", "2", "--max-np", "4").num_proc == 4
+    assert elastic_options.is_elastic(parse("-np", "4", "--host-discovery-script", "./hosts.sh"))
+    assert not elastic_options.is_elastic(parse("-np", "4"))
+
+
+def test_the_limit_of_an_elastic_job_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = parse("-np", "2", "--min-np", "1")
+    assert elastic_options.timeout(chosen) == 600
+    monkeypatch.setenv("HOROVOD_ELASTIC_TIMEOUT", "30")
+    assert elastic_options.timeout(chosen) == 30
+    monkeypatch.setenv("SIRTAKI_ELASTIC_TIMEOUT", "soon")
+    with pytest.raises(ValueError, match="SIRTAKI_ELASTIC_TIMEOUT='soon' is not a positive number of seconds"):
+        elastic_options.timeout(chosen)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["-np", "2", "--min-np", "0"], "'0' is not a positive whole number"),
+        (["-np", "2", "--min-np", "3"], "--min-np 3 is more than -np 2"),
+        (["-np", "2", "--max-np", "1"], "--max-np 1 is less than -np 2"),
+        (["-np", "2", "--reset-limit", "1"], "--reset-limit is for elastic jobs: give --min-np, --max-np or"),
+        (["-np", "2", "--slots-per-host", "1"], "--slots-per-host is for elastic jobs"),
+        (["-np", "2", "--elastic-timeout", "1"], "--elastic-timeout is for elastic jobs"),
+        (["-np", "2", "--min-np", "1", "--mpi"], "--mpi: an elastic job cannot use MPI"),
+        (["-np", "2", "--min-np", "1", "--launcher", "srun"], "--launcher srun: sirtakirun itself starts the ranks"),
+        (
+            ["-np", "2", "--min-np", "1", "--blacklist-cooldown-range", "0", "4"],
+            "--blacklist-cooldown-range 0 4: must be 1 <= MIN <= MAX <= 3600",
+        ),
+        (["-np", "2", "--min-np", "1", "--blacklist-cooldown-range", "9", "4"], "must be 1 <= MIN <= MAX"),
+    ],
+)
+def test_refusals_of_elastic_jobs(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert message in refusal(capsys, *words)
 
 
 def test_slots_are_checked_with_the_arithmetic() -> None:

@@ -223,6 +223,17 @@ def test_a_wrong_range_of_steps_is_refused(text):
         parse_steps(text)
 
 
+def test_batches_on_the_gpu_have_a_row():
+    spans = Spans({1: "allreduce"}, {}, False, Steps(2, 5))
+    spans.steps.count(500)
+    spans.steps.count(900)
+    times = [(0, False, 8, 1, 64, 800, 850), (0, False, 9, 1, 64, 1000, 1500), (3, True, 10, 1, 32, 1600, 1900)]
+    assert spans.feed_gpu(times) == [
+        Span("GPU", "ALLREDUCE", 1000, 500, {"batch": 9, "bytes": 64}),
+        Span("GPU", "ALLREDUCE (process set 3)", 1600, 300, {"batch": 10, "bytes": 32, "locked_plan": True}),
+    ]
+
+
 def test_what_is_under_way_is_shown_as_unfinished():
     spans = Spans({1: "allreduce"}, {7: "allreduce.a"}, False, Steps())
     spans.feed([record(Kind.SUBMITTED, 1000, name=7, bytes=4), record(Kind.WAIT_BEGIN, 1200)])

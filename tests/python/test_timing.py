@@ -67,17 +67,20 @@ def test_the_energy_of_a_gpu(package: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     library = SimpleNamespace(
         nvmlInit_v2=lambda: 0,
-        nvmlDeviceGetHandleByIndex_v2=lambda gpu, device: 0 if gpu == 1 else 2,
+        nvmlDeviceGetHandleByUUID=lambda gpu, device: 0 if gpu == b"GPU-1" else 2,
         nvmlDeviceGetTotalEnergyConsumption=total,
     )
     monkeypatch.setattr(energy.ctypes, "CDLL", lambda name: library)
-    energy.start(gpu=1)
+    energy.start()
+    energy.count_gpu("GPU-1")
+    energy.count_gpu("GPU-1")
     energy.stop()
     assert energy.report(0) == {"joules": pytest.approx(2.5), "sources": ["RAPL", "NVML"]}
     package.unlink()
-    energy.start(gpu=7)
+    energy.start()
+    energy.count_gpu("GPU-7")
     reasons = energy.report(0)["unavailable"]
-    assert "RAPL: No such file" in reasons and "NVML: NVML returned 2 for GPU 7" in reasons
+    assert "RAPL: No such file" in reasons and "NVML: NVML returned 2 for GPU-7" in reasons
 
 
 def test_energy_that_may_be_wrong_stays_unavailable(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:

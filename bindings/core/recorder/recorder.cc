@@ -3,6 +3,7 @@
 
 #include "core/bindings.h"
 #include "core/process.h"
+#include "core/recorder/gpu_times.h"
 #include "core/recorder/nvtx.h"
 #include "recorder/step_watch.h"
 
@@ -92,6 +93,8 @@ void bind_recorder(py::module_& module) {
   module.def("recorded_names", &recorded_names);
   module.def("step_times", &step_times);
   module.def("mark_ranges", &mark_ranges, py::arg("libraries"), py::call_guard<py::gil_scoped_release>());
+  module.def("time_gpu", &time_gpu, py::arg("on"), py::call_guard<py::gil_scoped_release>());
+  module.def("gpu_times", &gpu_times);
   module.def("clock_offset_ns", [] {
     const ClockDifference clocks = engine_for_constants()->clock_difference();
     return std::pair(clocks.offset.count(), clocks.error.count());

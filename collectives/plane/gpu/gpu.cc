@@ -33,6 +33,7 @@ class GpuPlane final : public DataPlane {
   void begin(const StreamPosition& position) override;
   EventPtr end() override { return last_ = device_->record(stream_); }
   Stream stream() const override { return stream_; }
+  Device* device() const override { return device_; }
   bool watch() override;
   void abort() override;
 

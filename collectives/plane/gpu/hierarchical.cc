@@ -36,13 +36,27 @@ HierarchicalNccl::HierarchicalNccl(std::shared_ptr<const NcclLibrary> library, D
       local_rank_(host_members.rank),
       local_size_(host_members.size),
       kernels_(host_members.kernels),
+      rail_(*levels.rail.plane),
       nccl_(std::move(library), device, stream, host_members),
       staged_(device, stream, levels.rail.transport->rank(), {levels.rail.plane.get()}) {
   if (mpi) mpi_ = std::make_unique<MpiGpuCollectives>(*levels.rail.gpu_memory, device, stream, kernels_);
 }
 
 bool HierarchicalNccl::can_reduce(const Reduction& reduction) const {
-  return kernels_ && reduction.op != ReduceOp::kAdasum && !needs_fold(reduction);
+  if (!kernels_ || reduction.op == ReduceOp::kAdasum || needs_fold(reduction)) return false;
+  const Reduction plain = between(reduction);
+  return mpi_ != nullptr ? mpi_->can_reduce(plain, 0) : rail_.supports(query(plain, 0));
+}
+
+Reduction HierarchicalNccl::between(const Reduction& reduction) {
+  return {.dtype = nccl_wire(reduction), .op = reduction.op};
+}
+
+PlaneQuery HierarchicalNccl::query(const Reduction& plain, std::int64_t count) {
+  return {.verb = Verb::kAllreduce,
+          .dtype = plain.dtype,
+          .op = plain.asked(),
+          .bytes = count * static_cast<std::int64_t>(size_of(plain.dtype))};
 }
 
 std::byte* HierarchicalNccl::buffer_of(std::size_t bytes) {
@@ -63,17 +77,13 @@ Task HierarchicalNccl::between_hosts(const Reduction& reduction, Segment slice) 
     co_await mpi_->allreduce(reduction, segments);
     co_return;
   }
-  const PlaneQuery query{.verb = Verb::kAllreduce,
-                         .dtype = reduction.dtype,
-                         .op = reduction.asked(),
-                         .bytes = slice.count * static_cast<std::int64_t>(size_of(reduction.dtype))};
-  co_await staged_.allreduce(query, reduction, segments);
+  co_await staged_.allreduce(query(reduction, slice.count), reduction, segments);
 }
 
 Task HierarchicalNccl::allreduce(Reduction reduction, std::span<const Segment> segments) {
-  const DType wire = nccl_wire(reduction);
   const ReductionSteps steps = steps_of_library(reduction);
-  const Reduction plain{.dtype = wire, .op = reduction.op};
+  const Reduction plain = between(reduction);
+  const DType wire = plain.dtype;
   const std::size_t size = size_of(reduction.dtype);
   const std::size_t wire_size = size_of(wire);
   PieceWalk walk(segments, {.piece = kRailPieceBytes / static_cast<std::int64_t>(wire_size), .direct = kPackAll});

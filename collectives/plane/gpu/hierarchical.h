@@ -42,10 +42,13 @@ class HierarchicalNccl {
   Task connect() { return nccl_.connect(); }
   void check_queued() const { nccl_.check_queued(); }
   void abort() { nccl_.abort(); }
+  // Not all planes between hosts can: MPI has no maximum that keeps NaN.
   bool can_reduce(const Reduction& reduction) const;
   Task allreduce(Reduction reduction, std::span<const Segment> segments);
 
  private:
+  static Reduction between(const Reduction& reduction);
+  static PlaneQuery query(const Reduction& plain, std::int64_t count);
   std::byte* buffer_of(std::size_t bytes);
   Task between_hosts(const Reduction& reduction, Segment slice);
 
@@ -54,6 +57,7 @@ class HierarchicalNccl {
   int local_rank_;
   int local_size_;
   bool kernels_;
+  const DataPlane& rail_;
   NcclCollectives nccl_;
   StagedCollectives staged_;
   std::unique_ptr<MpiGpuCollectives> mpi_;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Sequence
 
 from sirtaki.checks.parameter_lists import missing_parameters_in_error
@@ -11,13 +12,30 @@ from sirtaki.native import core
 NONE, SPARSE, DENSE = range(3)  # the ranks use the largest kind: a dense gradient cannot be sent as rows
 _REQUEST = "kinds of gradients, one for each variable"
 
+_Agreed = dict[tuple[int, str, tuple[str, ...]], list[int]]
+_NUMBERS = re.compile(r"_\d+")  # Keras counts layers through the whole process
 _job = 0
+_made: _Agreed = {}  # while graphs were traced, in any job: by process set, place, and names of the variables
+_carried: _Agreed = {}  # those that hold in this job, because all its ranks have taken them over
 
 
 def begin_job() -> None:
     """Called by init: agreements with the ranks of an earlier job no longer hold."""
     global _job
     _job += 1
+    _carried.clear()
+
+
+def made() -> _Agreed:
+    """What this rank has agreed on. In an elastic job the graphs of an earlier set of ranks are not traced again."""
+    return _made
+
+
+def carry_over(by_rank: Sequence[_Agreed]) -> None:
+    """Takes over what made() gave on each rank, so that no rank waits for others to trace."""
+    for agreed in reversed(by_rank):
+        _carried.update(agreed)
+    _made.update(_carried)
 
 
 def agreed_kinds(
@@ -57,5 +75,8 @@ class Agreements:
         members = tuple(core.process_sets().get(process_set, ()))  # ids are reused
         full = (_job, members, key)
         if full not in self._known:
-            self._known[full] = agreed_kinds(kinds, process_set, names, where)
+            portable = (process_set, where, tuple(_NUMBERS.sub("", name) for name in names()))
+            if portable not in _carried:
+                _made[portable] = agreed_kinds(kinds, process_set, names, where)
+            self._known[full] = _carried.get(portable) or _made[portable]
         return self._known[full]

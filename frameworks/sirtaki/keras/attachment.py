@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
+from sirtaki import settings
 from sirtaki.checks.arguments import equal_parts
 from sirtaki.checks.parameter_check import ParameterCheck
 from sirtaki.exceptions import SirtakiInternalError
@@ -41,9 +42,11 @@ class Attachment:
         return other
 
     def has_peers(self) -> bool:
-        """Whether there is another rank to reduce with."""
+        """Whether there is another rank to reduce with, or one may come while compiled steps are used."""
         process_set = self.options.process_set
-        return core.is_initialized() and process_set.included() is not False and (process_set.size() or 1) > 1
+        if not core.is_initialized() or process_set.included() is False:
+            return False
+        return (process_set.size() or 1) > 1 or settings.flag("ELASTIC")
 
     def active(self) -> bool:
         """has_peers() for a step. SirtakiInternalError after shutdown(), ValueError if the process set was removed:

@@ -14,13 +14,18 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
-from sirtaki import starters
+from sirtaki import settings, starters
 from sirtaki.host import cores, open_files, threads
 from sirtaki.launch import dry_run, metrics, restarts, running_jobs
-from sirtaki.launch.command_line import host_list, options, standard_input
+from sirtaki.launch.command_line import elastic_options, host_list, options, standard_input
+from sirtaki.launch.elastic import discovery
+from sirtaki.launch.elastic.job import ElasticJob, ElasticStart, Plan
 from sirtaki.launch.job import status
 from sirtaki.launch.job.job import Job, Limits
+from sirtaki.launch.job.mpiexec import Mpiexec
+from sirtaki.launch.job.own_start import OwnStart
 from sirtaki.launch.job.screen import Screen
 from sirtaki.launch.protocol import private_directory, spec
 from sirtaki.launch.remote import addresses, remote_hosts
@@ -74,34 +79,38 @@ def _explanation(error: Exception) -> str:
 def _launch(chosen: Namespace, ranks: int) -> int:
     _check_input(chosen.command)
     at_most = options.restarts(chosen)
-    where = _hosts(chosen, ranks)
+    plan = _elastic_plan(chosen, ranks) if elastic_options.is_elastic(chosen) else None
+    where = _hosts(chosen, ranks) if plan is None else _elastic_hosts(plan)
     starter, program, library = _starter(chosen)
     local = not where and not starter.places_ranks
     if local:
         _check_program(chosen.command[0])
-    screen = Screen(ranks, bool(chosen.prefix_output_with_timestamp))
+    screen = Screen(ranks if plan is None else plan.need + 1, bool(chosen.prefix_output_with_timestamp))
     job_spec = _spec(chosen, ranks, screen)
     note = threads.note(os.environ | chosen.environ, ranks, local)
     if note and not chosen.dry_run:
         screen.note(note)
     with restarts.leaving_in_order():
-        live = partial(_live, chosen, job_spec, screen, where, starter, program, library)
+        live = partial(_live, chosen, job_spec, screen, where, plan, starter, program, library)
         return restarts.run(live, at_most, screen)
 
 
 def _live(
     chosen: Namespace,
-    plan: spec.Spec,
+    origin: spec.Spec,
     screen: Screen,
     where: list[Host],
+    plan: Plan | None,
     starter: starters.Starter,
     program: str,
     library: str,
     number: int,
 ) -> restarts.Life:
     """Starts the job once, with a directory and a secret of its own, and runs it to its end. number: of the restart."""
-    job_spec = copy.deepcopy(plan)
+    job_spec = copy.deepcopy(origin)
     job_spec.restart = number
+    if plan is not None:
+        job_spec.environ |= {b"SIRTAKI_ELASTIC": b"1", b"HOROVOD_ELASTIC": b"1"}
     ranks, local = job_spec.size, not where and not starter.places_ranks
     limits = Limits(start=options.start_timeout(chosen), grace=job_spec.grace, lost_after=job_spec.lost_after)
     with ExitStack() as stack:
@@ -110,7 +119,8 @@ def _live(
         if local or (where and not starter.places_ranks and not remote_hosts.is_left_to_mpiexec(chosen.mpi_args)):
             directory = stack.enter_context(private_directory.make())
             reached = None if local else _remote(chosen, where, directory, limits)
-        listeners = _prepare(request, reached, job_spec, directory)
+        grows = plan is not None and bool(plan.script)
+        listeners = _prepare(request, starter, reached, job_spec, directory, grows)
         for listener in listeners:
             stack.enter_context(listener)
         command = starter.command(program, request)
@@ -121,18 +131,20 @@ def _live(
         open_files.provide(here, ranks - here)
         if chosen.verbose:
             screen.note(shlex.join(command))
-        arrivals = remote_hosts.Arrivals(reached) if reached is not None else None
-        job = Job(
-            ranks,
-            listeners,
-            job_spec.token,
-            screen,
-            starter=starter,
-            limits=limits,
-            verbose=chosen.verbose,
-            arrivals=arrivals,
-            title=status.title(chosen.command, ranks, number),
-        )
+        details: dict[str, Any] = {
+            "starter": starter,
+            "limits": limits,
+            "verbose": chosen.verbose,
+            "title": status.title(chosen.command, ranks, number),
+        }
+        if plan is not None:
+            details["start"] = partial(ElasticStart, request=request, reached=reached, at_once=False)
+            job: Job = ElasticJob(ranks, listeners, job_spec.token, screen, plan=plan, reached=reached, **details)
+        else:
+            own = starter is starters.OWN
+            details["start"] = partial(OwnStart, request=request, reached=reached) if own else Mpiexec
+            details["arrivals"] = remote_hosts.Arrivals(reached) if reached is not None else None
+            job = Job(ranks, listeners, job_spec.token, screen, **details)
         asked = stack.enter_context(status.listen())
         job.status.serve(asked)
         serving = metrics.serving(running_jobs.name_of(asked), chosen.metrics_port, chosen.metrics_file)
@@ -168,24 +180,39 @@ def _plain(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _prepare(
-    request: Request, reached: remote_hosts.Remote | None, job_spec: spec.Spec, directory: str
+    request: Request,
+    starter: starters.Starter,
+    reached: remote_hosts.Remote | None,
+    job_spec: spec.Spec,
+    directory: str,
+    grows: bool,
 ) -> list[socket.socket]:
     """Stores the spec where the workers look for it. Returns the sockets that they connect to.
 
     reached: the other hosts, None if there are none or the starter reaches them. directory: the job's private one, ""
-    if no rank runs on this host or another program starts the ranks of other hosts.
+    if no rank runs on this host or another program starts the ranks of other hosts. grows: other hosts may follow.
     """
+    own = starter is starters.OWN
+    if own:
+        for name in (b"SIRTAKI_CONTROL", b"HOROVOD_CONTROL"):
+            job_spec.environ.pop(name, None)  # not for a job that a rank starts
+        job_spec.token = secrets.token_bytes(32)
+        job_spec.address = "127.0.0.1"
     if directory and reached is None:
         request.program = [*request.program, os.path.join(directory, "spec")]
         return [private_directory.listen(job_spec, directory)]
     request.program = [*request.program, spec.BY_ENVIRONMENT]
     others = [host.name for host in request.hosts] or starters.allocated_hosts()
-    job_spec.token = secrets.token_bytes(32)
+    if grows and all(addresses.is_own(name) for name in others):
+        others = []  # hosts that are not known yet
+    job_spec.token = job_spec.token or secrets.token_bytes(32)
     listeners = _listen(job_spec, addresses.toward(others, request.nics))
     if reached is None:
         request.pass_on = spec.write_to_environment(job_spec, request.environ)
         return listeners
     here = copy.copy(job_spec)
+    if own:
+        here.address, job_spec.address = job_spec.endpoints[0][0], ""
     listeners.append(private_directory.listen(here, directory))
     for name in (b"SIRTAKI_HOSTNAME", b"HOROVOD_HOSTNAME"):
         job_spec.environ.pop(name, None)  # valid on this host only
@@ -224,6 +251,39 @@ def _hosts(chosen: Namespace, ranks: int) -> list[Host]:
     return used
 
 
+def _elastic_plan(chosen: Namespace, ranks: int) -> Plan:
+    """ValueError if the hosts are wrong, or the script for them fails."""
+    slots = chosen.slots or 1
+    if chosen.host_discovery_script is not None:
+        hosts = discovery.run(chosen.host_discovery_script, slots)
+    elif chosen.hosts is not None:
+        hosts = host_list.from_list(chosen.hosts)
+    elif chosen.hostfile is not None:
+        hosts = host_list.from_file(chosen.hostfile)
+    else:
+        hosts = [Host("localhost", chosen.max_num_proc or ranks)]
+    if chosen.host_discovery_script is None:
+        host_list.check_slots(hosts, ranks)
+    return Plan(
+        need=ranks,
+        least=chosen.min_num_proc or ranks,
+        most=chosen.max_num_proc,
+        timeout=elastic_options.timeout(chosen),
+        reset_limit=chosen.reset_limit,
+        cooldown=elastic_options.cooldown(chosen),
+        hosts=hosts,
+        script=chosen.host_discovery_script or "",
+        slots=slots,
+    )
+
+
+def _elastic_hosts(plan: Plan) -> list[Host]:
+    """Empty if the job stays on this host."""
+    if not plan.script and all(addresses.is_own(host.name) for host in plan.hosts):
+        return []
+    return plan.hosts or [Host(addresses.own_name(), 1)]
+
+
 def _remote(chosen: Namespace, where: list[Host], directory: str, limits: Limits) -> remote_hosts.Remote:
     shell = remote_hosts.Shell(
         agent=remote_hosts.agent_words(chosen.launch_agent, os.environ),
@@ -233,7 +293,7 @@ def _remote(chosen: Namespace, where: list[Host], directory: str, limits: Limits
         connect_seconds=max(1, min(_CONNECT_SECONDS, int(limits.start))),
         lost_after=limits.lost_after,
     )
-    if shutil.which(shell.words("")[0]) is None:
+    if shutil.which(shell.words("")[0]) is None and not all(addresses.is_own(host.name) for host in where):
         raise ValueError(
             f"there is no program {shell.words('')[0]!r} to start ranks on other hosts; --launch-agent and "
             f"{remote_hosts.AGENT_VARIABLE} name another program, whose arguments are the host and a command"
@@ -243,6 +303,8 @@ def _remote(chosen: Namespace, where: list[Host], directory: str, limits: Limits
 
 def _starter(chosen: Namespace) -> tuple[starters.Starter, str, str]:
     """(starter, its program, the MPI library). ValueError or MpiNotFoundError."""
+    if _starts_by_itself(chosen):
+        return starters.OWN, "", ""
     library = mpi_library.find()
     for starter in (starter for starter in starters.STARTERS if starter.places_ranks):
         program = shutil.which(starter.called)
@@ -260,6 +322,22 @@ def _starter(chosen: Namespace) -> tuple[starters.Starter, str, str]:
     return found, library.mpiexec, library.path
 
 
+def _starts_by_itself(chosen: Namespace) -> bool:
+    """Whether the ranks do without MPI, so that no mpiexec is needed. ValueError if --launcher contradicts."""
+    control = settings.control()
+    without = bool(chosen.use_gloo) or elastic_options.is_elastic(chosen)
+    without = without or (control == "sockets" and not chosen.use_mpi)
+    if without and chosen.launcher != "auto":
+        raise ValueError(f"--launcher {chosen.launcher} starts ranks that use MPI, but this job does without it")
+    if without or control or chosen.use_mpi or chosen.launcher != "auto" or settings.look_up("MPI")[1]:
+        return without
+    try:
+        mpi_library.find()
+    except mpi_library.MpiNotFoundError:
+        return True
+    return False
+
+
 def _spec(chosen: Namespace, ranks: int, screen: Screen) -> spec.Spec:
     environ = dict(os.environb)
     if environ.pop(b"", None) is not None:
@@ -274,6 +352,8 @@ def _spec(chosen: Namespace, ranks: int, screen: Screen) -> spec.Spec:
         environ=environ,
         cwd=_working_directory(),
     )
+    if chosen.use_mpi:
+        environ[b"SIRTAKI_CONTROL"] = b"mpi"
     result.lost_after = options.lost_after()
     result.grace = options.grace(chosen)
     result.threads = threads.unset({os.fsdecode(name): os.fsdecode(value) for name, value in environ.items()})

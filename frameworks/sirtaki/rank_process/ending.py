@@ -305,6 +305,11 @@ def install(shutdown: Callable[[], None]) -> None:
     _installed.shutdown, _installed.left_with = shutdown, None
 
 
+def last_failure() -> dict[str, Any] | None:
+    """The failure cause of the job that this process has left last."""
+    return None if _installed is None else _installed.left_with
+
+
 def note_end(cause: dict[str, Any] | None) -> None:
     """Called after shutdown(). cause: the failure cause if the job had failed. Holds until the next init()."""
     if _installed is not None:

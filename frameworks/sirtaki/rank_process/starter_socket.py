@@ -12,7 +12,10 @@ from sirtaki import starters
 from sirtaki.rank_process import supervisor_link
 from sirtaki.starters import inherited_socket
 
-_NOT_INHERITED = ("SIRTAKI_SUPERVISOR", "SIRTAKI_SIZE", "SIRTAKI_RANK_PROCESS", starters.STARTED_AS)
+_NOT_INHERITED = (
+    *("SIRTAKI_SUPERVISOR", "SIRTAKI_SIZE", "SIRTAKI_RANK_PROCESS", starters.STARTED_AS),
+    *(f"SIRTAKI_WORKER_{name}" for name in ("RANK", "LOCAL_RANK", "LOCAL_SIZE", "JOB", "ADDRESS")),
+)
 
 
 def leave_outer_job() -> None:

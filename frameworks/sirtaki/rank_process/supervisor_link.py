@@ -18,8 +18,10 @@ from sirtaki.exceptions import SirtakiInternalError
 
 VARIABLE = "SIRTAKI_SUPERVISOR"  # the socket's name
 _LONGEST = 100_000  # bytes of a message; the kernel takes some 200,000
+_LONGEST_TABLE = 1 << 18
 
 _line: socket.socket | None = None
+_requests = 0
 _process = 0
 
 
@@ -73,6 +75,25 @@ def take_starter_socket() -> int | None:
                 return descriptors[0] if descriptors else None
     except OSError:
         return None
+
+
+def ask_table(own: Mapping[str, Any]) -> dict[str, Any]:
+    """Sends what the launcher needs to know of this rank. Returns its answer, which may take long.
+
+    SirtakiInternalError if the job has failed meanwhile, or the launcher has ended.
+    """
+    global _requests
+    assert _line is not None
+    _requests += 1
+    with contextlib.suppress(OSError):
+        _line.send(b"G" + json.dumps({**own, "request": _requests}).encode())
+        while message := _line.recv(_LONGEST_TABLE):
+            if message[:1] == b"F":
+                raise SirtakiInternalError(message.decode(errors="replace").split("\n", 5)[-1])
+            answer = json.loads(message[1:]) if message[:1] == b"G" else {}
+            if answer.get("request") == _requests:  # an earlier init() may have left without its answer
+                return dict(answer)
+    raise SirtakiInternalError("sirtakirun, which sends the ranks their addresses, has ended")
 
 
 def up() -> None:

@@ -1,4 +1,6 @@
-"""The rank of this process and the way to the others, from the variables that torchrun and schedulers set."""
+"""The rank of this process and the way to the others, from the launcher, or from the variables that torchrun and
+schedulers set.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import os
 import socket
 
 from sirtaki import settings, starters
-from sirtaki.rendezvous import master, store, table
+from sirtaki.rendezvous import launcher, master, store, table
 
 _RANK = ("RANK", "JOB_COMPLETION_INDEX")  # the second is that of Kubernetes' indexed jobs
 _SIZE = "WORLD_SIZE"
@@ -22,6 +24,8 @@ def join(limit: float) -> table.Table:
     secret = settings.look_up("SECRET")[1].encode()
     if offered := store.take_offered():
         return store.join(*offered, os.environ.get(_ADDRESS) or socket.gethostname(), secret, limit)
+    if launcher.is_there():
+        return launcher.join()
     if not any(name in os.environ for name in (*_RANK, _SIZE)):
         variable, size = starters.announced_size()
         if size > 1:

@@ -17,12 +17,15 @@ SECRET_BYTES = 32
 
 @dataclass
 class Table:
-    """addresses: by rank. key: the secret of this one job. listener: of this rank; None for a job of one rank."""
+    """addresses: by rank. key: the secret of this one job. listener: of this rank; None for a job of one rank.
+    generation: counts the tables of a job whose ranks change.
+    """
 
     rank: int
     addresses: list[tuple[str, int]]
     key: bytes
     listener: socket.socket | None
+    generation: int = 1
 
 
 def alone() -> Table:

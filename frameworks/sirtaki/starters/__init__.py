@@ -14,12 +14,14 @@ from sirtaki.starters import inherited_socket
 from sirtaki.starters.alone import Alone
 from sirtaki.starters.hydra import Hydra
 from sirtaki.starters.openmpi import OpenMpi, OpenMpi5
+from sirtaki.starters.own import Own
 from sirtaki.starters.srun import Srun
 from sirtaki.starters.starter import Starter, is_number, largest
 
 ALONE = Alone()
+OWN = Own()
 # The first that finds a rank is used. An MPI's starter may run inside a Slurm step and inherit Slurm's variables.
-STARTERS: tuple[Starter, ...] = (OpenMpi(), OpenMpi5(), Hydra(), Srun(), ALONE)
+STARTERS: tuple[Starter, ...] = (OpenMpi(), OpenMpi5(), Hydra(), OWN, Srun(), ALONE)
 
 # The scheduler or the host sets these for each rank; the launcher's values are ignored.
 _PREFIXES_OF_HOSTS = (

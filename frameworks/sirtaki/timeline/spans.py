@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from sirtaki.timeline.steps import Steps
 from sirtaki.timing.records import Record
 
-STEPS, WAITS, BATCHES, CYCLES = "steps", "waits", "batches", "cycles"
-RANK_ROWS = (STEPS, WAITS, BATCHES, CYCLES)
+STEPS, WAITS, BATCHES, GPU, CYCLES = "steps", "waits", "batches", "GPU", "cycles"
+RANK_ROWS = (STEPS, WAITS, BATCHES, GPU, CYCLES)
 _DONE, _CALLED_OFF = 0, 2
 _MOST_ROWS = 10_000  # whose last span is remembered
 
@@ -69,6 +69,16 @@ class Spans:
         for record in records:
             self._step_since = self._step_since or record.time
             _ACTIONS.get(record.kind, Spans._nothing)(self, record)
+        return self._take()
+
+    def feed_gpu(self, times: Iterable[tuple[int, bool, int, int, int, int, int]]) -> list[Span]:
+        """times: of batches on the GPU, as core.gpu_times() returns them."""
+        for group, planned, number, verb, size, begin, end in times:
+            args = {"batch": number, "bytes": size, **({"locked_plan": True} if planned else {})}
+            self._add(GPU, _of_set(self._verb(verb), group), begin, end, args)
+        return self._take()
+
+    def _take(self) -> list[Span]:
         made, self._made = self._made, []
         return [span for span in made if self.steps.has(span.begin)]
 

@@ -27,6 +27,7 @@ from sirtaki.timing.records import Record, decode
 
 _INTERVAL = 0.05  # seconds between two writes; programs for Horovod look into the file 0.1 s after a call
 _UNSEEN = 3.0  # seconds after which rank 0's file counts as invisible on this host
+_GPU_ENDS = 2.0  # seconds for the GPU to end the batches that are queued when the timeline ends
 _MOST_WAITING = 100_000  # spans, while there is no file
 _SKEW = 60 * 10**9  # ns by which the clocks of two hosts may differ
 
@@ -67,6 +68,7 @@ class Timeline:
         self._later: list[Record] = []
         core.record_names(True)
         core.mark_ranges(gpu_libraries.nvtx() if chosen.marks_ranges else [])
+        core.time_gpu(True)
         _, self._cursor, _ = core.records(0)
         if self._is_first:
             self._create(self._file)
@@ -80,6 +82,7 @@ class Timeline:
         self._thread.join()
         core.record_names(False)
         core.mark_ranges([])
+        core.time_gpu(False)
         self._file.close()
 
     def close_files(self) -> None:
@@ -127,7 +130,18 @@ class Timeline:
         spans = self._spans.feed(records[:count])
         if lost:
             spans.append(Span(STEPS, f"{lost} records lost", until, -1, {}))
+        spans += self._spans.feed_gpu(self._gpu_times(final))
         return spans + self._spans.close(until) if final else spans
+
+    def _gpu_times(self, final: bool) -> list[tuple[int, bool, int, int, int, int, int]]:
+        """At the end of the timeline the GPU may still work on the last batches."""
+        times, waiting = core.gpu_times()
+        end = time.monotonic() + _GPU_ENDS
+        while final and waiting and time.monotonic() < end:
+            time.sleep(_INTERVAL)
+            more, waiting = core.gpu_times()
+            times += more
+        return times
 
     def _write(self, spans: list[Span]) -> None:
         if not self._is_first and self._file.is_replaced():
@@ -188,6 +202,7 @@ def _start(path: str, mark_cycles: bool, chosen: settings.TimelineSettings) -> N
         except OSError as error:
             core.record_names(False)
             core.mark_ranges([])
+            core.time_gpu(False)
             raise ValueError(f"the timeline {path!r} cannot be written: {error.strerror or error}") from error
         atexit.register(_stop)
 

@@ -24,21 +24,20 @@ _Counter = Callable[[], float]  # joules since any moment
 
 
 class _Meter:
-    """gpu: its number, None for none. reasons: why a source is missing."""
+    """reasons: why a source is missing."""
 
-    def __init__(self, gpu: int | None) -> None:
+    def __init__(self) -> None:
         self.reasons: list[str] = []
         self.sources: list[str] = []
         self._counters: list[_Counter] = []
+        self._last: list[float] = []
+        self._gpus: set[str] = set()
+        self._lock = threading.Lock()
         if core.local_rank() == 0:
             self._open("RAPL", _rapl_counters)
         else:
             self.reasons.append("RAPL: the first rank of this host reports it")
-        if gpu is not None:
-            self._open("NVML", lambda: [_nvml_counter(gpu)])
-        self._last = [counter() for counter in self._counters]
         self.joules = 0.0
-        self._lock = threading.Lock()
         self._ends = threading.Event()
         limits = [counter.limit for counter in self._counters if isinstance(counter, _RaplCounter)]
         if limits:
@@ -54,12 +53,24 @@ class _Meter:
         """Ends the thread, at some later moment."""
         self._ends.set()
 
+    def add_gpu(self, uuid: str) -> None:
+        """Counts this GPU from now on, too."""
+        if uuid not in self._gpus:
+            self._gpus.add(uuid)
+            self._open("NVML", lambda: [_nvml_counter(uuid)])
+
     def _open(self, source: str, make: Callable[[], list[_Counter]]) -> None:
         try:
-            self._counters += make()
-            self.sources.append(source)
+            counters = make()
+            readings = [counter() for counter in counters]
         except OSError as error:
             self.reasons.append(f"{source}: {error.strerror or error}")
+            return
+        with self._lock:
+            self._counters += counters
+            self._last += readings
+        if source not in self.sources:
+            self.sources.append(source)
 
     def read(self) -> float:
         """Joules since the meter was made."""
@@ -101,16 +112,16 @@ def _rapl_counters() -> list[_Counter]:
     return [_RaplCounter(folder) for folder in folders if folder.name.count(":") == 1]
 
 
-def _nvml_counter(gpu: int) -> _Counter:
+def _nvml_counter(gpu: str) -> _Counter:
     library = ctypes.CDLL(_NVML)  # OSError with the loader's message
     _check(library.nvmlInit_v2(), "nvmlInit")
     device = ctypes.c_void_p()
-    _check(library.nvmlDeviceGetHandleByIndex_v2(gpu, ctypes.byref(device)), f"GPU {gpu}")
+    _check(library.nvmlDeviceGetHandleByUUID(gpu.encode(), ctypes.byref(device)), gpu)
     millijoules = ctypes.c_ulonglong()
 
     def read() -> float:
         code = library.nvmlDeviceGetTotalEnergyConsumption(device, ctypes.byref(millijoules))
-        _check(code, f"the energy of GPU {gpu}")
+        _check(code, f"the energy of {gpu}")
         return millijoules.value * 1e-3
 
     read()
@@ -125,11 +136,19 @@ def _check(code: int, what: str) -> None:
 _meter: _Meter | None = None
 
 
-def start(gpu: int | None = None) -> None:
-    """Counts from now on; init() calls it. gpu: its number, to count it too, which loads NVML."""
+def start() -> None:
+    """Counts from now on; init() calls it."""
     global _meter
     stop()
-    _meter = _Meter(gpu)
+    _meter = _Meter()
+
+
+def count_gpu(uuid: str) -> None:
+    """Counts a GPU of this rank, too; the adapter calls it. uuid: "GPU-" and its number. Loads NVML. No effect before
+    init().
+    """
+    if _meter is not None:
+        _meter.add_gpu(uuid)
 
 
 def stop() -> None:

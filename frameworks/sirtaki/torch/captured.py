@@ -9,6 +9,7 @@ import torch
 
 from sirtaki import exchange
 from sirtaki.native import core
+from sirtaki.rank_process import renewal
 from sirtaki.torch.gradients import direct
 from sirtaki.torch.optimizer import ReducedSteps
 
@@ -30,13 +31,16 @@ class CapturedStep:
         self._reduction: direct.DirectReduction | None = None
         self._calls: list[str] = []  # the step's reductions, as texts
         self._result: Any = None
+        self.job: int | None = None  # in which gradients are reduced
 
     def __call__(self, *inputs: torch.Tensor) -> Any:
         """inputs: as many as at the capture, with the same shapes and dtypes; else ValueError.
 
         RuntimeError if a number of an optimizer has changed since the capture, such as the learning rate: the graph
-        holds the old number.
+        holds the old number. Also in another job than that of the capture, for the graph reduces over its ranks.
         """
+        if self.job not in (None, renewal.jobs):
+            raise RuntimeError("the step was captured in a job with other ranks; capture it again on every rank")
         if len(inputs) != len(self._inputs):
             raise ValueError(f"the step was captured with {len(self._inputs)} inputs, got {len(inputs)}")
         for number, (static, given) in enumerate(zip(self._inputs, inputs, strict=True)):
@@ -147,6 +151,7 @@ def capture(
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     captured = CapturedStep(step, inputs, optimizers)
     reduces = any(isinstance(entry, ReducedSteps) for entry in optimizers)
+    captured.job = renewal.jobs if reduces else None
     if reduces and core.is_initialized() and core.size() > 1:
         captured._reduction = direct.connect(inputs[0].device.index)
     captured._record(max(warmup, 3))

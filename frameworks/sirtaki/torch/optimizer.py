@@ -12,11 +12,13 @@ from typing import Any
 
 import torch
 
+from sirtaki import settings
 from sirtaki.checks.arguments import checked_passes, checked_predivide
 from sirtaki.checks.parameter_check import ParameterCheck
 from sirtaki.compression import checked_compression
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
+from sirtaki.rank_process import renewal
 from sirtaki.reduce_ops import Adasum, Average, check_adasum, checked_op
 from sirtaki.torch.adasum_optimizer import AdasumSteps
 from sirtaki.torch.collectives.allreduce import allreduce
@@ -26,6 +28,7 @@ from sirtaki.torch.gradients.optimizer_options import (
     Options,
     checked_groups,
     checked_names,
+    forget_numbers,
     parameters_of,
 )
 from sirtaki.torch.gradients.reducer import GradientReducer
@@ -55,7 +58,10 @@ class Attachment:
 
     def _has_peers(self) -> bool:
         process_set = self.options.process_set
-        return core.is_initialized() and bool(process_set.included()) and (process_set.size() or 1) > 1
+        if not core.is_initialized() or not process_set.included():
+            return False
+        require_id(process_set)  # ValueError: an elastic job may have become too small for the set
+        return (process_set.size() or 1) > 1
 
     def compare_parameters(self, optimizer: torch.optim.Optimizer) -> None:
         """After each step, if SIRTAKI_CHECK_PARAMETERS asks for it."""
@@ -68,6 +74,22 @@ class Attachment:
         if self.reducer is not None:
             self.reducer.close()
             self.reducer = None
+
+    def renew(self, optimizer: torch.optim.Optimizer) -> None:
+        """For another job: what the ranks of the last one have agreed on no longer holds, and it may have had a step
+        that is half done. In an elastic job gradients of such a step are dropped.
+        """
+        if self.options.number:
+            self.options.give_number()
+        if self.sharding is not None:
+            return  # its own checks refuse other ranks
+        self.close()
+        self.synchronized = False
+        if settings.flag("ELASTIC"):
+            for parameter in parameters_of(optimizer):
+                parameter.grad = None
+        if self.options.process_set.process_set_id is not None:
+            self.active(optimizer)
 
 
 class ReducedSteps:
@@ -202,6 +224,7 @@ class ReducedSteps:
         if options is not None:
             options.number = 0  # a copy gets its own number
             self._distributed = Attachment(options)
+            _attached[self] = None
             self._distributed.active(self)
 
     def __reduce_ex__(self, protocol: int) -> Any:
@@ -211,6 +234,16 @@ class ReducedSteps:
         return _empty, recipe, self.__getstate__()
 
 
+_attached: weakref.WeakKeyDictionary[torch.optim.Optimizer, None] = weakref.WeakKeyDictionary()  # as they were made
+
+
+def _renew_all() -> None:
+    forget_numbers()
+    for optimizer in list(_attached):
+        optimizer._distributed.renew(optimizer)
+
+
+renewal.at_each_job(_renew_all)
 _recipes: weakref.WeakKeyDictionary[type, tuple[type, type]] = weakref.WeakKeyDictionary()
 
 
@@ -310,7 +343,8 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         raise ValueError("free_gradients=True needs shard_optimizer_state=True")
     if op == Adasum:
         check_adasum(process_set, size)
-    return _attach(optimizer, options, DistributedAdasumSteps if op == Adasum and size > 1 else ReducedSteps)
+    by_adasum = op == Adasum and (size > 1 or settings.flag("ELASTIC"))  # an elastic job may get more ranks
+    return _attach(optimizer, options, DistributedAdasumSteps if by_adasum else ReducedSteps)
 
 
 def _wrapped_class(optimizer: torch.optim.Optimizer) -> type | None:
@@ -332,6 +366,7 @@ def _attach(optimizer: torch.optim.Optimizer, options: Options, steps: type) -> 
         optimizer.__class__ = _distributed_class(steps, wrapped)
     options.give_number()
     attachment = optimizer._distributed = Attachment(options)
+    _attached[optimizer] = None
     attachment.active(optimizer)
     if attachment.sharding is not None:
         with torch.no_grad():

@@ -17,6 +17,7 @@ from typing import Any
 MODULES = {
     "horovod.common": "sirtaki",
     "horovod.common.basics": "sirtaki",
+    "horovod.common.elastic": "horovod._shim.elastic",
     "horovod.common.exceptions": "sirtaki.exceptions",
     "horovod.common.process_sets": "sirtaki.process_sets",
     "horovod.common.util": "horovod._shim.util",

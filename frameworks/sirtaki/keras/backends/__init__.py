@@ -16,6 +16,7 @@ reduce_max(tensors, name, options)   the largest value on any rank
 after_step(check, variables, process_set)  as ParameterCheck.after_step
 check_parameters(variables, process_set)
 assign_root_values(variables, root, process_set)
+failures_of_the_job()                a context that turns the backend's errors of a failed job into HorovodInternalError
 allreduce, allgather, broadcast, reducescatter: of values, with NumPy results
 """
 

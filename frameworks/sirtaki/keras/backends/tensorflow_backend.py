@@ -21,10 +21,12 @@ from sirtaki.tensorflow.collectives.reducescatter import reducescatter as _reduc
 from sirtaki.tensorflow.compression import Compression as Compression
 from sirtaki.tensorflow.functions import broadcast_variables
 from sirtaki.tensorflow.gradients import step_end
+from sirtaki.tensorflow.ops.failures import of_the_job
 from sirtaki.tensorflow.ops.labels import in_xla
 from sirtaki.tensorflow.ops.rank_and_size import size_op
 from sirtaki.tensorflow.parameter_check import after_step as after_step
 
+failures_of_the_job = of_the_job
 VARIABLES = (generations.load().Variable, tf.Variable)
 _storage = generations.load().storage
 Unit = tuple[str, Sequence[Any], Sequence[Any]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from sirtaki.torch.ops import verbs
 from sirtaki.torch.ops.handles import synchronize
 from sirtaki.torch.parameter_check import described
 
+failures_of_the_job = contextlib.nullcontext
 VARIABLES = (keras.Variable, torch.Tensor)
 Unit = tuple[str, Sequence[torch.Tensor], Sequence[Any]]
 

@@ -11,6 +11,7 @@ set_passes(optimizer, options)       prepares for backward_passes_per_step
 warn_of_passes(optimizer, options)   if a loaded optimizer accumulates and the options do not say so
 build(optimizer, variables)          makes the optimizer's variables, which Keras otherwise makes in the first step
 variables_of(optimizer)              all variables that a step changes
+value_of(variable)                   its value as an array of numpy, which may share the variable's memory
 rate_of(optimizer)                   the current learning rate
 velocities(optimizer)                its variables that are proportional to the learning rate
 storage(variable)                    the backend's variable

@@ -68,6 +68,10 @@ def variables_of(optimizer: Any) -> list[Any]:
     return [variable for variable in found if isinstance(variable, tf.Variable)]
 
 
+def value_of(variable: Any) -> Any:
+    return variable.numpy()
+
+
 def rate_of(optimizer: Any) -> float:
     return float(tf_keras.backend.get_value(optimizer.learning_rate))
 

@@ -86,6 +86,10 @@ def variables_of(optimizer: Any) -> list[Any]:
     return list(optimizer.variables)
 
 
+def value_of(variable: Any) -> Any:
+    return keras.ops.convert_to_numpy(variable)
+
+
 def rate_of(optimizer: Any) -> float:
     return float(keras.ops.convert_to_numpy(optimizer.learning_rate))
 

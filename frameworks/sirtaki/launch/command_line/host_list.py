@@ -32,8 +32,11 @@ def from_file(path: str) -> list[Host]:
         return from_text(file.read(), path)
 
 
-def from_text(content: bytes, path: str) -> list[Host]:
-    """Parses the content of a host file. A repeated host gets more slots. ValueError with the line."""
+def from_text(content: bytes, path: str, slots: int = 1) -> list[Host]:
+    """Parses the content of a host file. A repeated host gets more slots. ValueError with the line.
+
+    slots: of a host in a line without a number.
+    """
     found = []
     for number, line in enumerate(content.splitlines(), 1):
         where = f"{path}:{number}"
@@ -42,13 +45,13 @@ def from_text(content: bytes, path: str) -> list[Host]:
         except UnicodeDecodeError:
             raise ValueError(f"{where}: {line[:80]!r} is not UTF-8 text; a line has the form {_FORMS}") from None
         if text:
-            found.append(_from_line(text, where))
+            found.append(_from_line(text, where, slots))
     if not found:
         raise ValueError(f"{path}: no host in this file; its lines have the form {_FORMS}")
     return _merged(found)
 
 
-def _from_line(text: str, where: str) -> Host:
+def _from_line(text: str, where: str, slots: int) -> Host:
     match = _LINE.fullmatch(text)
     if not match:
         raise ValueError(f"{where}: {text!r} is not of the form {_FORMS}")
@@ -67,7 +70,7 @@ def _from_line(text: str, where: str) -> Host:
             raise ValueError(f"{where}: {word['key']}= is not understood; a line has the form {_FORMS}")
     if len(counts) > 1:
         raise ValueError(f"{where}: {text!r} gives the number of slots twice")
-    return _host(match, counts[0] if counts else 1, f"{where}: {text!r}")
+    return _host(match, counts[0] if counts else slots, f"{where}: {text!r}")
 
 
 def check_slots(hosts: Iterable[Host], ranks: int) -> None:

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from sirtaki.launch.command_line import config_file, tuning
+from sirtaki.launch.command_line import config_file, elastic_options, tuning
 from sirtaki.launch.protocol.spec import GRACE, LOST_AFTER
 from sirtaki.starters import STARTERS
 
@@ -58,6 +58,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             _add_config_file(options)
         tuning.refuse_missing(options)
         tuning.check(options)
+        elastic_options.check(options)
         options.environ = tuning.environment(options)
     except (ValueError, OSError) as error:
         parser.error(str(error))
@@ -155,6 +156,7 @@ def _parser() -> _Parser:
     _add_main(parser)
     _add_hosts(parser)
     _add_mpi(parser)
+    elastic_options.add_flags(parser, parser.add, positive, _number)
     tuning.add_flags(parser, parser.add)
     return parser
 
@@ -197,7 +199,8 @@ def _add_hosts(parser: _Parser) -> None:
     which = where.add_mutually_exclusive_group()
     add(which, "-H", "--hosts", metavar="h1:n,h2:n", help="hosts and their slots")
     add(which, "-hostfile", "--hostfile", metavar="FILE", help="file with lines 'host slots=n', 'host:n' or 'host'")
-    add(which, "--host-discovery-script", metavar="SCRIPT", help=argparse.SUPPRESS)
+    words = "prints one host, or host:slots, a line; called every second; makes the job elastic"
+    add(which, "--host-discovery-script", metavar="SCRIPT", help=words)
     add(where, "-p", "--ssh-port", type=_port, metavar="N", help="port of sshd on the hosts")
     add(where, "-i", "--ssh-identity-file", metavar="FILE", help="private key for ssh")
     words = "a command to use in place of ssh, with the same arguments: host, command (SIRTAKI_LAUNCH_AGENT)"
@@ -210,8 +213,8 @@ def _add_mpi(parser: _Parser) -> None:
     add, switch = parser.add, {"action": "store_true", "default": None}
     group = parser.add_argument_group("MPI")
     which = group.add_mutually_exclusive_group()
-    add(which, "--mpi", dest="use_mpi", help="accepted, without effect: Sirtaki always uses MPI", **switch)
-    add(which, "--gloo", dest="use_gloo", help=argparse.SUPPRESS, **switch)
+    add(which, "--mpi", dest="use_mpi", help="start the ranks by MPI, the default where an MPI is installed", **switch)
+    add(which, "--gloo", dest="use_gloo", help="start the ranks without MPI: they connect by TCP", **switch)
     add(which, "--jsrun", dest="use_jsrun", help=argparse.SUPPRESS, **switch)
     words = "auto: srun inside a Slurm allocation, else the mpiexec of the MPI in use"
     add(group, "--launcher", choices=_LAUNCHERS, default="auto", help=words)

@@ -86,12 +86,6 @@ _PAIRS = (
 )
 # Missing features: dest, flags, type (None: a switch), and the name of the feature.
 _MISSING = (
-    ("min_num_proc", ("--min-np", "--min-num-proc"), int, "elastic jobs"),
-    ("max_num_proc", ("--max-np", "--max-num-proc"), int, "elastic jobs"),
-    ("slots", ("--slots-per-host",), int, "elastic jobs"),
-    ("elastic_timeout", ("--elastic-timeout",), int, "elastic jobs"),
-    ("reset_limit", ("--reset-limit",), int, "elastic jobs"),
-    ("cooldown_range", ("--blacklist-cooldown-range",), int, "elastic jobs"),
     ("hierarchical_allgather", ("--hierarchical-allgather",), None, "hierarchical allgather"),
     ("torus_allreduce", ("--torus-allreduce",), None, "torus allreduce"),
     ("gloo_timeout_seconds", ("--gloo-timeout-seconds",), int, "gloo"),
@@ -99,8 +93,6 @@ _MISSING = (
 )
 # Declared beside the flags that they exclude.
 _MISSING_ELSEWHERE = (
-    ("host_discovery_script", ("--host-discovery-script",), "elastic jobs"),
-    ("use_gloo", ("--gloo",), "gloo"),
     ("use_jsrun", ("--jsrun",), "jsrun"),
     ("tcp_flag", ("--tcp",), "Spectrum MPI"),
 )
@@ -151,8 +143,6 @@ def _add_missing(group: Any, add: Callable[..., None], dest: str, flags: tuple[s
         pair = group.add_mutually_exclusive_group()
         add(pair, *flags, dest=dest, action="store_true", default=None, help=what)
         add(pair, "--no-" + flags[0][2:], dest=dest, action="store_false", default=None, help=argparse.SUPPRESS)
-    elif dest == "cooldown_range":
-        add(group, *flags, dest=dest, type=kind, nargs=2, metavar=("MIN", "MAX"), help=what)
     else:
         metavar = {int: "N", float: "F", str: "FILE"}[kind]
         add(group, *flags, dest=dest, type=kind, metavar=metavar, help=what)

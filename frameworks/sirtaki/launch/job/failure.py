@@ -91,6 +91,8 @@ class FirstFailure:
             return
         if first.rank == cause.rank and first.code is None:
             first.code = cause.code
+            if first.kind == "lost connection" and cause.code:  # another rank noticed the end before it was reported
+                first.kind, first.text = cause.kind, cause.text
         # A rank called sys.exit() without giving a cause. Errors of other ranks that miss it follow from that exit.
         if cause.code and cause.rank not in self._reporters and first.kind == "refused negotiation":
             cause.trace, cause.witness = first.trace, first.witness

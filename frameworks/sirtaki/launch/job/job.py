@@ -23,6 +23,7 @@ from sirtaki.launch.job.mpiexec import Mpiexec
 from sirtaki.launch.job.screen import Screen
 from sirtaki.launch.job.starting import Starting, names
 from sirtaki.launch.job.status import Status
+from sirtaki.launch.job.tables import Tables
 from sirtaki.launch.job.workers import Worker, Workers
 from sirtaki.launch.protocol import channel
 from sirtaki.launch.remote.remote_hosts import Arrivals
@@ -51,7 +52,8 @@ class Limits:
 
 class Job:
     """listeners: sockets that workers connect to. token: secret for workers that connect by TCP. starter: starts the
-    ranks. arrivals: which other hosts are reached, None if unknown. title: the job in one line.
+    ranks. start: makes what calls it. arrivals: which other hosts are reached, None if unknown. title: the job in one
+    line.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Job:
         starter: Starter,
         limits: Limits,
         verbose: bool,
+        start: Callable[[selectors.BaseSelector, Callable[[bytes], None], bool], Mpiexec] = Mpiexec,
         arrivals: Arrivals | None = None,
         title: str = "a job",
     ) -> None:
@@ -71,7 +74,7 @@ class Job:
         self._limits = limits
         self._selector = selectors.PollSelector()
         self._timers = Timers()
-        self._mpiexec = Mpiexec(self._selector, screen.note_raw, eager=verbose)
+        self._mpiexec = start(self._selector, screen.note_raw, verbose)
         self._workers = Workers(
             self._selector,
             listeners,
@@ -83,17 +86,19 @@ class Job:
             on_host=self._on_host,
             ranks=ranks,
             lost_after=limits.lost_after,
-            on_joined=lambda worker, limit: self._starting.on_call(worker.rank, limit),
-            on_over=lambda worker, well: self._starting.on_over(worker.rank, well),
+            on_joined=self._on_joined,
+            on_over=self._on_over,
             on_cause=self._on_cause,
             on_status=lambda worker, text: self.status.on_answer(worker, text),
             on_times=lambda worker, report: self._last_lines.add_times(worker.rank, report),
             on_numbers=lambda worker, text: self.status.on_answer(worker, text, channel.NUMBERS),
             on_unhandled=self._on_unhandled,
             on_warned=self._on_warned,
+            on_table=self._on_table,
         )
         self.status = Status(self._selector, self._workers, title, ranks)
         self._starting = Starting(ranks)
+        self._tables = Tables()
         self._arrivals = arrivals
         self._failure = FirstFailure()
         self._ending = Ending()
@@ -113,6 +118,7 @@ class Job:
         self._mpiexec.start(command, environ)
         try:
             started()
+            self._on_started()
             while not self._gone():
                 self._wait()
         finally:
@@ -125,6 +131,9 @@ class Job:
         self._selector.close()
         self._unwatch_signals(wake)
         return code
+
+    def _on_started(self) -> None:
+        """The command runs."""
 
     def failure(self, code: int) -> str:
         """After run(): what failed, in words; "" if the job succeeded or was asked to end."""
@@ -296,6 +305,15 @@ class Job:
         cause = failure.of_message(worker.rank, worker.host, message)
         self._failure.on_report(worker.rank, cause, message["code"])
         self._fail(cause)
+
+    def _on_joined(self, worker: Worker, limit: float) -> None:
+        self._starting.on_call(worker.rank, limit)
+
+    def _on_over(self, worker: Worker, well: bool) -> None:
+        self._starting.on_over(worker.rank, well)
+
+    def _on_table(self, worker: Worker, request: dict[str, Any]) -> None:
+        self._tables.on_request(self._workers, worker, request)
 
     def _on_late_init(self) -> None:
         """Names the first missing rank as the cause; a stopped rank before others."""

@@ -47,9 +47,12 @@ class Mpiexec:
         )
         for pipe in (self._process.stdout, self._process.stderr):
             assert pipe is not None
-            os.set_blocking(pipe.fileno(), False)
-            self._pipes.add(pipe.fileno())
-            self._selector.register(pipe.fileno(), selectors.EVENT_READ, self._on_words)
+            self._watch(pipe.fileno())
+
+    def _watch(self, pipe: int) -> None:
+        os.set_blocking(pipe, False)
+        self._pipes.add(pipe)
+        self._selector.register(pipe, selectors.EVENT_READ, self._on_words)
 
     def alive(self) -> bool:
         return self._process.poll() is None

@@ -31,6 +31,7 @@ class Worker:
         self.reported = False
         self.lost = ""
         self.leaves = True
+        self.unsent = bytearray()
 
 
 class Workers:
@@ -40,8 +41,8 @@ class Workers:
     on_output(rank, OUT or ERR, bytes), on_arrival(worker), on_exit(worker, message), on_loss(worker), on_host(message),
     on_joined(worker, limit), on_over(worker, well), on_cause(worker, message), on_status(worker, text),
     on_times(worker, report), on_numbers(worker, text), on_unhandled(worker, signal),
-    on_warned(worker, signal). on_host returns whether to keep the connection. lost_after: seconds of silence until a
-    connection counts as lost.
+    on_warned(worker, signal), on_table(worker, request). on_host returns whether to keep the
+    connection. lost_after: seconds of silence until a connection counts as lost.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Workers:
         on_numbers: Callable[[Worker, str], None] = lambda worker, text: None,
         on_unhandled: Callable[[Worker, int], None] = lambda worker, number: None,
         on_warned: Callable[[Worker, int], None] = lambda worker, number: None,
+        on_table: Callable[[Worker, dict[str, Any]], None] = lambda worker, message: None,
         on_host: Callable[[dict[str, Any]], bool] = lambda message: False,
         ranks: int = 1,
         lost_after: float = 0,
@@ -84,6 +86,7 @@ class Workers:
         self._on_numbers = on_numbers
         self._on_unhandled = on_unhandled
         self._on_warned = on_warned
+        self._on_table = on_table
         self._connected: dict[socket.socket, Worker] = {}
         for listener in listeners:
             listener.setblocking(False)
@@ -93,10 +96,24 @@ class Workers:
         """Whether any worker is connected. Connections that have not proven the token do not count."""
         return any(worker.nonce is None for worker in self._connected.values())
 
+    def send(self, worker: Worker, kind: int, message: dict[str, Any]) -> None:
+        self._send(worker, channel.frame(kind, json.dumps(message).encode()))
+
+    def _send(self, worker: Worker, frame: bytes) -> None:
+        """What a socket does not take at once, such as a table of many ranks, is sent later."""
+        worker.unsent += frame
+        self._flush(worker)
+
+    def _flush(self, worker: Worker) -> None:
+        with contextlib.suppress(OSError):
+            while worker.unsent:
+                del worker.unsent[: worker.connection.send(worker.unsent)]
+        if worker.connection in self._selector.get_map():
+            self._selector.modify(worker.connection, _events(worker), self._receive)
+
     def end_program(self, worker: Worker, number: int) -> None:
         """Asks the worker to end its program with this signal."""
-        with contextlib.suppress(OSError):
-            worker.connection.send(channel.frame(channel.END, bytes([number])))
+        self._send(worker, channel.frame(channel.END, bytes([number])))
 
     def end_all(self, number: int) -> None:
         for worker in self._connected.values():
@@ -106,32 +123,31 @@ class Workers:
         """Sends the failure cause to all ranks."""
         message = channel.frame(channel.FAIL, json.dumps({**cause, "text": cause["text"][:_LONGEST_TEXT]}).encode())
         for worker in self._of_ranks():
-            with contextlib.suppress(OSError):
-                worker.connection.send(message)
+            self._send(worker, message)
 
     def ask_all(self, kind: int = channel.ASK) -> set[int]:
         """Asks all ranks for their status, or their NUMBERS. Returns the ranks that were asked."""
         asked = set()
         for worker in self._of_ranks():
-            with contextlib.suppress(OSError):
-                worker.connection.send(channel.frame(kind))
-                asked.add(worker.rank)
+            self._send(worker, channel.frame(kind))
+            asked.add(worker.rank)
         return asked
 
     def pass_on(self, number: int) -> bool:
         """Passes a signal on to programs that handle it; the others answer. False if no program runs yet."""
         workers = self._of_ranks()
         for worker in workers:
-            with contextlib.suppress(OSError):
-                worker.connection.send(channel.frame(channel.SIGNAL, bytes([number])))
+            self._send(worker, channel.frame(channel.SIGNAL, bytes([number])))
         return bool(workers)
 
     def ask_late(self, ranks: set[int], text: str) -> None:
         """Asks these ranks to answer, by a cause that begins with the text, if their process is seen to be stopped."""
         for worker in self._of_ranks():
             if worker.rank in ranks:
-                with contextlib.suppress(OSError):
-                    worker.connection.send(channel.frame(channel.LATE, text.encode()))
+                self._send(worker, channel.frame(channel.LATE, text.encode()))
+
+    def find(self, rank: int) -> Worker | None:
+        return next((worker for worker in self._of_ranks() if worker.rank == rank), None)
 
     def host_of(self, rank: int) -> str:
         """The rank's host, as its worker has sent it; "?" if unknown."""
@@ -146,10 +162,10 @@ class Workers:
 
     def receive_messages(self, wanted: bool) -> None:
         """Whether to read messages of the workers. While they are not read, the programs wait."""
-        for connection in self._connected:
+        for connection, worker in self._connected.items():
             registered = connection in self._selector.get_map()
             if wanted and not registered:
-                self._selector.register(connection, selectors.EVENT_READ, self._receive)
+                self._selector.register(connection, _events(worker), self._receive)
             elif registered and not wanted:
                 self._selector.unregister(connection)
 
@@ -182,6 +198,10 @@ class Workers:
     def _receive(self, connection: socket.socket, events: int) -> None:
         worker = self._connected.get(connection)
         if worker is None:  # lost after this event was reported
+            return
+        if events & selectors.EVENT_WRITE:
+            self._flush(worker)
+        if not events & selectors.EVENT_READ:
             return
         try:
             data = connection.recv(_READ_BYTES)
@@ -222,6 +242,8 @@ class Workers:
             self._on_joined(worker, float(json.loads(payload)["limit"]))
         elif kind == channel.OVER:
             self._on_over(worker, bool(json.loads(payload)["well"]))
+        elif kind == channel.TABLE:
+            self._on_table(worker, json.loads(payload))
         elif kind == channel.STATUS:
             self._on_status(worker, payload.decode(errors="replace"))
         elif kind == channel.TIMES:
@@ -253,3 +275,7 @@ class Workers:
             self._on_loss(worker)
         elif not worker.leaves:
             self._on_host({"host": worker.host, "lost": worker.lost or "what watches its ranks there is gone"})
+
+
+def _events(worker: Worker) -> int:
+    return selectors.EVENT_READ | (selectors.EVENT_WRITE if worker.unsent else 0)

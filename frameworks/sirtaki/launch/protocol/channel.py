@@ -31,6 +31,10 @@ TIMES = 17
 HOST = 16
 # From the launcher: a request for the rank's numbers. From a worker: these, as JSON; empty if there are none.
 NUMBERS = 18
+# Without MPI. From a worker: its rank waits in init() for the table of the ranks. From the launcher: the table.
+TABLE = 20
+# From the launcher, for the rank: the hosts of an elastic job have changed.
+UPDATED = 21
 
 NONCE_BYTES = 16
 PROOF_BYTES = 32
@@ -79,6 +83,13 @@ def proof_for(token: bytes, nonce: bytes, answered: bytes) -> bytes:
     if not hmac.compare_digest(proof, _proof(token, b"worker", nonce, own)):
         raise ValueError("not a worker of this job")
     return _proof(token, b"launcher", nonce, own)
+
+
+def key_of_ranks(token: bytes, nonce: bytes) -> bytes:
+    """The secret by which ranks without MPI know each other. The launcher sends only the nonce."""
+    import hmac
+
+    return hmac.digest(token, b"ranks" + nonce, "sha256")
 
 
 def _proof(token: bytes, who: bytes, nonce: bytes, own: bytes) -> bytes:

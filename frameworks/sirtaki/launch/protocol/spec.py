@@ -31,7 +31,8 @@ class Spec:
     port). output: a directory for files of each rank's output, or b"". threads: variables that get each local rank's
     number of cores. binds: whether each rank gets its own cores. grace: seconds from the request to end until SIGKILL.
     lost_after: seconds of silence until the launcher's host counts as lost, 0 for never. restart: how often the job was
-    started anew.
+    started anew. address: if the launcher itself starts the ranks, where they accept connections of other ranks; "" for
+    the address by which their host reaches the launcher. None if another program starts them.
     """
 
     def __init__(self, *, size: int, command: list[bytes], environ: dict[bytes, bytes], cwd: bytes) -> None:
@@ -48,6 +49,7 @@ class Spec:
         self.grace = GRACE
         self.lost_after = LOST_AFTER
         self.restart = 0
+        self.address: str | None = None
 
     def socket_path(self) -> str:
         return os.path.join(self.directory, "socket")

@@ -71,12 +71,31 @@ class Remote:
     directory: str
     localhost: str | None = None  # mpiexec's address for other hosts; None for its own choice
     aliases: dict[str, str] = field(default_factory=dict)  # by the host's name: its name for mpiexec
+    _environ: list[list[str]] = field(default_factory=list)  # for ssh
 
     def __post_init__(self) -> None:
+        self._give_aliases()
+
+    def _give_aliases(self) -> None:
         own = addresses.own_name()
         for number, host in enumerate(self.hosts):
             plain = own if addresses.is_own(host.name) else host.name.rpartition("@")[2]
             self.aliases[host.name] = f"sirtaki-host-{number}" if ":" in plain else plain
+
+    def add(self, hosts: Sequence[Host]) -> None:
+        """After write(): these hosts can be reached, too."""
+        new = [host for host in hosts if host.name not in self.aliases]
+        if new:
+            self.hosts = [*self.hosts, *new]
+            self._give_aliases()
+            self._write_ways()
+
+    def name_of(self, alias: str) -> str:
+        """The host's name as the user gave it. ValueError for an alias of no host."""
+        found = next((name for name in self.others() if self.aliases[name] == alias), "")
+        if not found:
+            raise ValueError(f"there is no host {alias!r} in this job")
+        return found
 
     def others(self) -> list[str]:
         return [host.name for host in self.hosts if not addresses.is_own(host.name)]
@@ -90,15 +109,21 @@ class Remote:
 
     def write(self, spec: bytes, environ: Mapping[bytes, bytes]) -> None:
         """Writes the files that remote_shell.py needs into the directory."""
-        commands = {self.aliases[name]: self.shell.command(name) for name in self.others()}
-        pairs = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in environ.items()]
-        leave(self.directory, "remote", json.dumps({"hosts": commands, "environ": pairs}).encode())
+        self._environ = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in environ.items()]
+        self._write_ways()
         leave(self.directory, "remote-spec", spec)
         packages = os.path.abspath(f"{__file__}/../../../..")
         lines = ["# The first line is skipped: Hydra gives Python ssh's -x.", "import sys"]
         lines += [f"sys.path.append({packages!r})", "from sirtaki.launch.remote.remote_shell import main"]
         lines += [f"sys.exit(main({self.directory!r}, sys.argv[1:]))"]
         leave(self.directory, _SHELL, "\n".join(lines).encode(errors="surrogateescape"))
+
+    def _write_ways(self) -> None:
+        """How each host is reached. A remote shell that is just starting reads the old file, or the new one."""
+        commands = {self.aliases[name]: self.shell.command(name) for name in self.others()}
+        ways = json.dumps({"hosts": commands, "environ": self._environ})
+        written = leave(self.directory, "remote.new", ways.encode())
+        os.replace(written, os.path.join(self.directory, "remote"))
 
 
 def is_left_to_mpiexec(mpi_args: str | None) -> bool:

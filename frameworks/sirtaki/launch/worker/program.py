@@ -17,16 +17,18 @@ _WATCHED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
-def start(spec: Spec, line: str) -> tuple[int, int, int]:
+def start(spec: Spec, line: str, address: str) -> tuple[int, int, int]:
     """Returns the program's pid and the read ends of its stdout and stderr.
 
     Call it on the main thread only: the program dies with the calling thread. line: the name of the socket by which the
-    rank finds its supervisor.
+    rank finds its supervisor. address: where it accepts connections of other ranks, in a job without MPI.
     """
     out, out_end = os.pipe()
     err, err_end = os.pipe()
     environ = program_environment(spec, os.environb, cores.available())
     environ[rank_link.VARIABLE.encode()] = line.encode()
+    if spec.address is not None:
+        environ[rank_link.ADDRESS_VARIABLE.encode()] = address.encode()
     parent = os.getpid()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)  # a signal before exec must not run our handlers
     pid = os.fork()

@@ -28,7 +28,12 @@ SIGNAL = b"S"
 WARNED = b"W"
 # From the rank: it lacks the socket by which MPI talks to the starter. To the rank: that descriptor, if there is one.
 DESCRIPTOR = b"D"
+# From the rank: it waits in init() for the table of the ranks. To the rank: the table.
+TABLE = b"G"
+# To the rank: the hosts of an elastic job have changed.
+UPDATED = b"H"
 VARIABLE = "SIRTAKI_SUPERVISOR"
+ADDRESS_VARIABLE = "SIRTAKI_WORKER_ADDRESS"
 _LONGEST = 1 << 18
 
 
@@ -76,6 +81,12 @@ class RankLink:
 
     def ask_numbers(self) -> bool:
         return self._send(NUMBERS)
+
+    def answer(self, table: dict[str, Any]) -> bool:
+        return self._send(TABLE + json.dumps(table).encode())
+
+    def update(self, content: bytes) -> bool:
+        return self._send(UPDATED + content)
 
     def pass_on(self, number: int) -> bool:
         return self._send(SIGNAL + bytes([number]))

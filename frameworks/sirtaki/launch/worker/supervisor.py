@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import time
+from typing import Any
 
 from sirtaki import starters
 from sirtaki.host import processes
@@ -57,6 +58,8 @@ class Supervisor:
         self._program = RankProgram(spec.grace)
         self._state = RankState()
         self._warnings = Warnings()
+        self._address = str(connection.getsockname()[0]) if spec.address == "" else spec.address or ""
+        self._generation = 0  # of the table that the rank has, 0 while it has none
         self._asked = False  # mpiexec or another process has asked this process to end
 
     def run(self) -> int:
@@ -99,7 +102,7 @@ class Supervisor:
 
     def _start_program(self) -> None:
         self._output.open_files()
-        self._program.pid, out, err = program.start(self._spec, self._line.name)
+        self._program.pid, out, err = program.start(self._spec, self._line.name, self._address)
         self._output.add(channel.OUT, out)
         self._output.add(channel.ERR, err)
 
@@ -167,11 +170,26 @@ class Supervisor:
                 self._launcher.send(channel.NUMBERS, b"")
         elif kind == channel.FAIL:
             self._program.note_segments()  # a rank inside MPI_Init exits at once when it receives the cause
-            self._line.fail(json.loads(payload))
+            self._on_cause(json.loads(payload))
+        elif kind == channel.TABLE:
+            self._on_table(json.loads(payload))
+        elif kind == channel.UPDATED:
+            self._line.update(payload)
         elif kind == channel.LATE:
             self._on_late(payload.decode())
         elif kind == channel.SIGNAL:
             self._warnings.pass_on(payload[0])
+
+    def _on_table(self, table: dict[str, Any]) -> None:
+        if "nonce" in table:
+            table["key"] = channel.key_of_ranks(self._spec.token, bytes.fromhex(table["nonce"])).hex()
+        self._generation = table.get("generation", 0)
+        self._line.answer(table)
+
+    def _on_cause(self, cause: dict[str, Any]) -> None:
+        """In an elastic job the rank may have left the failed generation already."""
+        if cause.get("generation", self._generation) == self._generation:
+            self._line.fail(cause)
 
     def _on_end(self, number: int) -> None:
         self._timers.cancel(self._stay_no_longer)
@@ -233,6 +251,7 @@ class Supervisor:
     def _on_rank(self, kind: bytes, content: bytes) -> None:
         if kind == rank_link.JOINS:
             self._state.left = self._state.up = False
+            self._generation = 0
             self._launcher.send(channel.JOINED, content)
         elif kind == rank_link.CAUSE:
             cause = json.loads(content)
@@ -242,6 +261,8 @@ class Supervisor:
         elif kind == rank_link.STATUS:
             self._timers.cancel(self._on_no_answer)
             self._launcher.send(channel.STATUS, content)
+        elif kind == rank_link.TABLE:
+            self._launcher.send(channel.TABLE, content)
         elif kind == rank_link.TIMES:
             self._launcher.send(channel.TIMES, content)
         elif kind == rank_link.NUMBERS:

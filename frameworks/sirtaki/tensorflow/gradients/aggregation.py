@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from sirtaki import settings
 from sirtaki.checks.arguments import checked_passes
+from sirtaki.rank_process import renewal
 
 do_not_convert = tf.autograph.experimental.do_not_convert
 
 Reduce = Callable[[list[Any], list[Any]], list[Any]]
+_helpers: weakref.WeakSet[LocalGradientAggregationHelper] = weakref.WeakSet()
+
+
+def _forget_passes() -> None:
+    """Other ranks of an elastic job may be new, and have no passes."""
+    if settings.flag("ELASTIC"):
+        for helper in list(_helpers):
+            helper.forget_passes()
+
+
+renewal.at_each_job(_forget_passes)
 
 
 class LocalGradientAggregationHelper:
@@ -34,6 +48,7 @@ class LocalGradientAggregationHelper:
         self._average = average_aggregated_gradients
         self._sums: dict[int, Any] = {}  # by the gradient's position
         self.counter: Any = None  # passes since the last step
+        _helpers.add(self)
 
     @do_not_convert
     def compute_gradients(self, grads: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
@@ -78,6 +93,12 @@ class LocalGradientAggregationHelper:
         with tf.control_dependencies([grad for grad in grads if tf.is_tensor(grad)]):
             count = tf.identity(self.counter)
         return tf.cond(tf.equal(count, self._passes), step, lambda: tf.identity(count))
+
+    def forget_passes(self) -> None:
+        """Drops a step that is not complete."""
+        if self.counter is not None and tf.executing_eagerly():
+            for variable in (self.counter, *self._sums.values()):
+                variable.assign(tf.zeros_like(variable))
 
     def _dense(self, grad: Any) -> Any:
         if not isinstance(grad, tf.IndexedSlices):

@@ -1,5 +1,4 @@
 """The names of sirtaki.keras.elastic, under the module name that Horovod's programs import."""
 
-from __future__ import annotations
-
-from sirtaki.keras.elastic import __getattr__ as __getattr__
+from sirtaki.keras.elastic import *  # noqa: F403
+from sirtaki.keras.elastic import __all__ as __all__

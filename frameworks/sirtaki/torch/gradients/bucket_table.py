@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import torch
+
 from sirtaki.native import core
+from sirtaki.timing import energy
 from sirtaki.torch.gradients.buckets import BucketMaker
 from sirtaki.torch.gradients.optimizer_options import Options
 from sirtaki.torch.gradients.slots import DENSE, OPEN, SPARSE, UNKNOWN, Bucket, Slot
@@ -65,6 +68,7 @@ class BucketTable:
             slot.as_table = kind == SPARSE and self._sparse_as_dense
             slot.kind = DENSE if slot.as_table else kind
         made = self._maker.buckets_of([slot for slot, _ in found])
+        _count_energy(made)
         self.buckets += made
         self._dense += [slot for slot, _ in found if slot.kind == DENSE]
         self._set_waiting(slot for slot in asked if slot.kind == UNKNOWN)
@@ -119,3 +123,12 @@ class BucketTable:
 def homes_of(slots: Iterable[Slot]) -> list[Bucket]:
     """The buckets of these slots, each once."""
     return list({id(slot.bucket): slot.bucket for slot in slots if slot.bucket is not None}.values())
+
+
+def _count_energy(buckets: Iterable[Bucket]) -> None:
+    """Of the GPUs that have these buckets."""
+    for device in {bucket.slots[0].parameter.device for bucket in buckets}:
+        if device.type == "cuda":
+            uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)  # torch knows it from 2.4.1 on
+            if uuid is not None:
+                energy.count_gpu(f"GPU-{uuid}")

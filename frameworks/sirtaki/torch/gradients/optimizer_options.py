@@ -96,6 +96,11 @@ class Options:
 _highest: dict[tuple[str, int], int] = {}
 
 
+def forget_numbers() -> None:
+    """For a new job, whose ranks must give optimizers equal numbers, also if some processes are new."""
+    _highest.clear()
+
+
 def parameters_in(groups: Iterable[dict[str, Any]]) -> list[torch.Tensor]:
     """All parameters, group by group."""
     return [parameter for group in groups for parameter in group["params"]]

@@ -14,8 +14,8 @@ from sirtaki.torch.gradients.packing import gradient_of
 from sirtaki.torch.gradients.slots import SPARSE, Bucket
 from sirtaki.torch.ops import verbs
 from sirtaki.torch.ops.tensors import describe, empty_memory
-from sirtaki.torch.sharding.layout import Layout, copy_all
-from sirtaki.torch.sharding.pieces import Pieces, laid_out_like
+from sirtaki.torch.sharding.layout import Layout, Rows, copy_all
+from sirtaki.torch.sharding.pieces import Pieces, follow, laid_out_like
 
 GATHERS = 2  # buckets that are gathered while the next one is updated; each needs memory of its size
 _PACKED = 3  # freed gradients: of so many buckets the packed gradients wait for each other, if ranks are fast enough
@@ -23,14 +23,55 @@ _PACKED = 3  # freed gradients: of so many buckets the packed gradients wait for
 
 class BucketShard:
     """What a bucket keeps from step to step. packed: the gradients of all rows, if these are kept. reduced: this rank's
-    row of the reduced gradients; a part of `packed` where the dtype and the options allow that.
+    row of the reduced gradients; a part of `packed` where the dtype and the options allow that. masters: the row in
+    which the pieces' master weights lie, so that one call treats all of them; None for parameters without.
     """
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.packed: torch.Tensor | None = None
+        self.masters = _in_one_row(layout) if layout.pieces[0].has_master else None
+        self.packed: Rows | None = None
         self.reduced: torch.Tensor | None = None
         self.present = False  # in this step some rank has a gradient
+
+    def follow_parameters(self) -> None:
+        """As Piece.follow_parameter() of all pieces."""
+        for piece in self.layout.pieces:
+            piece.find_memory()
+        if self.masters is not None:
+            values = torch.empty_like(self.masters, dtype=self.layout.pieces[0].own.dtype)
+            copy_all(self.layout.own_pieces(values), [piece.own for piece in self.layout.pieces])
+            follow(self.masters, values)
+
+    def give_gradients(self) -> None:
+        """To the optimizer, for a step."""
+        assert self.reduced is not None
+        reduced = self.reduced if self.masters is None else self.reduced.to(self.masters.dtype)
+        for piece, gradient in zip(self.layout.pieces, self.layout.own_pieces(reduced), strict=True):
+            piece.tensor.grad = None if piece.gradient is None else gradient
+
+    def updated(self) -> torch.Tensor:
+        """The row of this rank's updated pieces, of the parameters' dtype, which it also writes into the parameters."""
+        pieces = self.layout.pieces
+        own = [piece.own for piece in pieces]
+        if self.masters is not None:
+            row = self.masters.to(own[0].dtype)
+            copy_all(own, self.layout.own_pieces(row))
+            return row
+        row = empty_memory((self.layout.width,), own[0].dtype, own[0].device)
+        copy_all(self.layout.own_pieces(row), own)
+        return row
+
+
+def _in_one_row(layout: Layout) -> torch.Tensor:
+    """The memory to which it moves the pieces' tensors."""
+    tensors = [piece.tensor for piece in layout.pieces]
+    row = torch.zeros(layout.width, dtype=tensors[0].dtype, device=tensors[0].device)
+    places = layout.own_pieces(row)
+    copy_all(places, tensors)
+    for tensor, place in zip(tensors, places, strict=True):
+        tensor.data = place
+    return row
 
 
 class ShardExchange:
@@ -84,16 +125,14 @@ class ShardExchange:
         """Submits the updated pieces. The function that it returns waits, and writes those of all ranks."""
         layout = bucket.shard.layout
         like = layout.pieces[0].parameter
-        row = empty_memory((layout.width,), like.dtype, like.device)
-        rows = empty_memory((layout.elements,), like.dtype, like.device)
-        copy_all(layout.own_pieces(row), [piece.tensor.detach() for piece in layout.pieces])
-        request = self._submit_gather(row, rows, _name_of(bucket))
+        rows = bucket.shard.packed  # the gradients in it have been used
+        if rows is None or rows.memory.dtype != like.dtype:
+            rows = Rows(layout, like.dtype, like.device)
+        request = self._submit_gather(bucket.shard.updated(), rows.memory, _name_of(bucket))
 
         def finish() -> None:
             request.wait()
-            layout.unpack(rows)
-            for piece in layout.pieces:
-                piece.store()
+            rows.unpack()
 
         return finish
 
@@ -128,8 +167,8 @@ class Transfer:
         wire = compression.wire if issubclass(compression, CastCompressor) else like.dtype
         gradients = [slot.parameter.grad for slot in bucket.slots]
         self._all_here = all(gradient is not None for gradient in gradients)
-        if shard.packed is None or shard.packed.dtype != wire:
-            shard.packed = empty_memory((layout.elements,), wire, like.device)
+        if shard.packed is None or shard.packed.memory.dtype != wire:
+            shard.packed = Rows(layout, wire, like.device)
         self._packed = shard.packed
         if not self._keeps:
             shard.packed = None
@@ -142,7 +181,7 @@ class Transfer:
                 slot.parameter.grad = piece.guard
 
     def _submit(self, name: str, gradients: list[Any], options: Options) -> Any:
-        how, layout, described = options.reduction(), self._shard.layout, describe(self._packed, self._row)
+        how, layout, described = options.reduction(), self._shard.layout, describe(self._packed.memory, self._row)
         if direct.active is not None:
             return direct.active.reducescatter(name, described, how)
         if direct.observed is not None:
@@ -151,7 +190,7 @@ class Transfer:
         if not self._all_here:
             own.copy_(torch.tensor([gradient is not None for gradient in gradients]))
         self._presence = torch.empty_like(own)
-        inputs, outputs = [self._packed, own.repeat(layout.ranks)], [self._row, self._presence]
+        inputs, outputs = [self._packed.memory, own.repeat(layout.ranks)], [self._row, self._presence]
         if any(not piece.parameter.is_contiguous() for piece in layout.pieces):
             # The ranks compare shapes. So another layout of a parameter's memory is an error on all ranks.
             inputs.append(own.new_empty((0, layout.digest)))
@@ -165,7 +204,7 @@ class Transfer:
         places: list[torch.Tensor] = []
         parts: list[torch.Tensor] = []
         for number, gradient in enumerate(gradients):
-            into = layout.places(self._packed, number)
+            into = self._packed.places[number]
             if gradient is None:
                 for place in into:
                     place.zero_()
@@ -183,8 +222,8 @@ class Transfer:
         self.request.wait()
         shard, layout = self._shard, self._shard.layout
         dtype = layout.pieces[0].parameter.dtype
-        if self._keeps and self._packed.dtype == dtype:
-            shard.reduced = layout.own_row(self._packed)
+        if self._keeps and self._packed.memory.dtype == dtype:
+            shard.reduced = layout.own_row(self._packed.memory)
             shard.reduced.copy_(self._row)
         elif shard.reduced is None or self._row.dtype != dtype:
             shard.reduced = self._row.to(dtype)

@@ -33,18 +33,18 @@ def has_no_holes(tensor: torch.Tensor) -> bool:
 
 
 def laid_out_like(tensor: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
-    """The tensor's elements in the order of the parameter's memory, flat."""
-    if tensor.stride() != parameter.stride():
-        tensor = torch.empty_like(parameter, dtype=tensor.dtype, requires_grad=False).copy_(tensor)
-    return flat(tensor)
+    """The tensor, or a copy, with its elements in the order of the parameter's memory."""
+    if tensor.stride() == parameter.stride():
+        return tensor
+    return torch.empty_like(parameter, dtype=tensor.dtype, requires_grad=False).copy_(tensor)
 
 
 class Piece:
     """This rank's elements [start, stop) of a parameter, in the order of its memory.
 
-    tensor: what the user's optimizer updates, 1-D: the parameter's own memory, or for parameters of 16 bits a float32
-    copy, the master weights. gradient: the reduced one, 1-D, of the parameter's dtype; None if no rank has one. guard:
-    takes the place of the parameter's gradient.
+    own: these elements in the parameter's memory, 1-D. tensor: what the user's optimizer updates: `own`, or for
+    parameters of 16 bits a float32 copy, the master weights. gradient: the reduced one, 1-D, of the parameter's dtype;
+    None if no rank has one. guard: takes the place of the parameter's gradient.
     """
 
     def __init__(self, parameter: torch.Tensor, ranks: int, rank: int) -> None:
@@ -54,11 +54,10 @@ class Piece:
         self.start = min(rank * self.chunk, count)
         self.stop = min(self.start + self.chunk, count)
         self.has_master = parameter.dtype in _MASTER
-        own = self._own()
-        self.tensor = own.to(_MASTER[parameter.dtype]) if self.has_master else own
+        self.own = self._found()
+        self.tensor = self.own.to(_MASTER[parameter.dtype]) if self.has_master else self.own
         self.gradient: torch.Tensor | None = None
         self.guard = GuardedGradient.of(self)
-        self._address = parameter.data_ptr()
 
     def __len__(self) -> int:
         return self.stop - self.start
@@ -68,26 +67,25 @@ class Piece:
         """Whether this rank's optimizer has it: not if other ranks have all elements."""
         return len(self) > 0 or self.parameter.numel() == 0
 
-    def _own(self) -> torch.Tensor:
+    def _found(self) -> torch.Tensor:
+        self._address = self.parameter.data_ptr()
         return flat(self.parameter)[self.start : self.stop]
 
-    def follow_parameter(self) -> None:
-        """Before a step: takes over what the program has written into the parameter, or its new memory.
+    def find_memory(self) -> None:
+        """The program may have given the parameter other memory."""
+        if self.parameter.data_ptr() != self._address:
+            self.own.data = self._found()  # the same tensor, since the optimizer's state may belong to it
 
-        Master weights are compared each time. No count of writes shows those through `.data` or by a collective.
-        """
+    def follow_parameter(self) -> None:
+        """Before a step: takes over what the program has written into the parameter, or its new memory."""
+        self.find_memory()
         if self.has_master:
-            own = self._own()
-            kept = self.tensor.to(own.dtype) == own
-            self.tensor.copy_(torch.where(kept, self.tensor, own.to(self.tensor.dtype)))
-        elif self.parameter.data_ptr() != self._address:
-            self.tensor.data = self._own()
-            self._address = self.parameter.data_ptr()
+            follow(self.tensor, self.own)
 
     def store(self) -> None:
         """Writes the master weights into the parameter's own elements."""
         if self.has_master:
-            self._own().copy_(self.tensor)
+            self.own.copy_(self.tensor)
 
     def give_gradient(self) -> None:
         """To the optimizer, for a step."""
@@ -96,6 +94,15 @@ class Piece:
 
     def drop_gradient(self) -> None:
         self.tensor.grad = self.gradient = None
+
+
+def follow(masters: torch.Tensor, values: torch.Tensor) -> None:
+    """Takes over the values that master weights do not round to: the program has written them.
+
+    They are compared each time. No count of writes shows those through `.data` or by a collective.
+    """
+    kept = masters.to(values.dtype) == values
+    masters.copy_(torch.where(kept, masters, values.to(masters.dtype)))
 
 
 class Pieces:

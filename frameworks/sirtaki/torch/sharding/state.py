@@ -42,7 +42,7 @@ def take_whole(states: dict[Any, Any], piece: Piece, whole: dict[str, Any]) -> N
 
 
 def _own_part(piece: Piece, whole: torch.Tensor) -> torch.Tensor:
-    return laid_out_like(whole, piece.parameter)[piece.start : piece.stop]
+    return flat(laid_out_like(whole, piece.parameter))[piece.start : piece.stop]
 
 
 def whole_states(pieces: Pieces, listed: Sequence[Piece], names: Sequence[str], states: Any) -> dict[int, Any] | None:
