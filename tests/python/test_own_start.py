@@ -54,7 +54,8 @@ def test_a_rank_that_does_not_call_init_is_named(tmp_path: Path) -> None:
     late = "import os, time\nif os.environ['HOROVOD_RANK'] == '1': time.sleep(60)\nimport sirtaki as hvd\nhvd.init()\n"
     done = run("-np", "2", "--gloo", "--start-timeout", "2", "--grace-seconds", "0", *written(tmp_path, late, ""))
     text = "1 of 2 ranks arrived within 2 s (SIRTAKI_START_TIMEOUT), missing: rank 1, which did not call init()"
-    assert done.returncode == 1 and f"InternalError: {text}" in done.stderr.decode()
+    assert done.returncode == 1 and f"[0] ended in init() by SirtakiInternalError: {text}\n" in done.stderr.decode()
+    assert "Traceback" not in done.stderr.decode()
     assert f"missing first: {text}" in done.stderr.decode().splitlines()[-1]
 
 
