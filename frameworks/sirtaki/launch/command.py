@@ -18,7 +18,7 @@ from typing import Any
 
 from sirtaki import starters
 from sirtaki.host import cores, open_files, threads
-from sirtaki.launch import dry_run, metrics, restarts, running_jobs, starter_choice
+from sirtaki.launch import dry_run, failure_folder, metrics, restarts, running_jobs, starter_choice
 from sirtaki.launch.command_line import host_list, options, standard_input
 from sirtaki.launch.elastic import plan as elastic_plan
 from sirtaki.launch.elastic.job import ElasticJob, ElasticStart
@@ -91,7 +91,7 @@ def _launch(chosen: Namespace, ranks: int) -> int:
     note = threads.note(os.environ | chosen.environ, ranks, local)
     if note and not chosen.dry_run:
         screen.note(note)
-    with restarts.leaving_in_order():
+    with restarts.leaving_in_order(), failure_folder.provide(job_spec.environ, not chosen.dry_run):
         live = partial(_live, chosen, job_spec, screen, where, plan, starter, program, library)
         return restarts.run(live, at_most, screen)
 
@@ -137,6 +137,7 @@ def _live(
             "limits": limits,
             "verbose": chosen.verbose,
             "title": status.title(chosen.command, ranks, number),
+            "records": failure_folder.of_life(job_spec.environ, number),
         }
         if plan is not None:
             details["start"] = partial(ElasticStart, request=request, reached=reached, at_once=False)
