@@ -48,8 +48,9 @@ def has_summary() -> bool:
 
 
 def failure_folder() -> str:
-    """SIRTAKI_FAILURE_RECORDS: where a failed job leaves its last records; "" for nowhere."""
-    return file_of_this_start(look_up("FAILURE_RECORDS")[1])
+    """SIRTAKI_FAILURE_RECORDS: where a failed job leaves its last records; "" for nowhere, also for 0."""
+    value = look_up("FAILURE_RECORDS")[1]
+    return "" if value.lower() in _FALSE else file_of_this_start(value)
 
 
 def control() -> str:

@@ -163,7 +163,7 @@ int work_until_aborted(ProcessTransport& transport, const MakePlane& make_plane,
   try {
     for (int i = 0;; ++i) {
       wait(repeated.once(*plane));
-      if (i == 3) REQUIRE_MESSAGE(write(begun, "x", 1) == 1, "the test is gone");
+      if (i == 3) REQUIRE_MESSAGE(::write(begun, "x", 1) == 1, "the test is gone");
     }
   } catch (const Error& error) {
     const std::string what = error.what();
@@ -191,7 +191,7 @@ void check_death(int size, int victim, std::int64_t count, const MakePlane& make
   for (const Sockets& each : sockets) each.leave_to(-1);
   close(begun[1]);  // so that read() ends when all ranks have
   char byte = 0;
-  for (int rank = 0; rank < size; ++rank) REQUIRE_MESSAGE(read(begun[0], &byte, 1) == 1, "a rank did not begin");
+  for (int rank = 0; rank < size; ++rank) REQUIRE_MESSAGE(::read(begun[0], &byte, 1) == 1, "a rank did not begin");
   kill(ranks[static_cast<std::size_t>(victim)], SIGKILL);
   for (int rank = 0; rank < size; ++rank) {
     const int code = exit_code_within_limit(ranks[static_cast<std::size_t>(rank)]);

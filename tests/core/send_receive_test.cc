@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <array>
+#include <chrono>
 #include <numeric>
 
 #include "engine_jobs.h"
@@ -269,7 +270,7 @@ TEST_CASE("A receive that nothing comes for ends the job, and the cause names bo
         Floats data(1);
         check_error(ErrorKind::kAborted, "'receive from rank 1, tag 9' lacks rank 1", [&] {
           if (rank == 2) wait(receive(engine, data, 1, 9));
-          while (engine.failure().empty()) std::this_thread::yield();
+          while (engine.failure().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
           throw Error(ErrorKind::kAborted, engine.failure());
         });
       },

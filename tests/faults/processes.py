@@ -111,7 +111,7 @@ def execute(run: Run) -> Outcome:
         output.seek(0)
         text = output.read().decode(errors="replace")
     cause, told_by = _cause(run, text)
-    return Outcome(seconds, _complaint(run, code, text, cause, left, _segments() - segments), cause, told_by)
+    return Outcome(seconds, _complaint(run, code, text, cause, left, _unused(_segments() - segments)), cause, told_by)
 
 
 def _complaint(run: Run, code: int | None, text: str, cause: str, left: list[int], segments: set[str]) -> str:
@@ -192,3 +192,13 @@ def _processes(token: str) -> list[int]:
 
 def _segments() -> set[str]:
     return {name for name in os.listdir("/dev/shm") if name.startswith("sirtaki-")}
+
+
+def _unused(segments: set[str]) -> set[str]:
+    """Those that no process maps, so none of a job that runs beside this one."""
+    maps = []
+    for path in Path("/proc").glob("[0-9]*/maps") if segments else ():
+        with contextlib.suppress(OSError):
+            maps.append(path.read_text(errors="replace"))
+    mapped = "".join(maps)
+    return {name for name in segments if f"/dev/shm/{name}" not in mapped}

@@ -45,6 +45,17 @@ def test_a_host_that_is_not_reached_does_not_keep_the_others_from_training(hosts
     assert b"process 2 on host n9 failed: the host was not reached: " in done.stderr, report(done)
 
 
+def test_a_script_adds_a_host_that_was_unknown_at_the_start(hosts: Hosts) -> None:
+    counter = hosts.folder / "counter"
+    script = f"echo x >> {counter}; echo n1:1; [ $(wc -l < {counter}) -lt 2 ] || echo n2:1"
+    words = ("8", "size:3=2")
+    flags = ["-np", "1", "--host-discovery-script", script, *hosts.machine.flags]
+    done = hosts.run(*flags, *PROGRAM, *words)
+    assert done.returncode == 0, report(done)
+    assert said(done, 0) == ["rank 0 of 1 at 0", "rank 0 of 2 at 3", "done 8"], report(done)
+    assert said(done, 1) == ["rank 1 of 2 at 3", "done 8"], report(done)
+
+
 @pytest.mark.long
 def test_the_others_go_on_without_a_host_that_is_cut_off(networks: Hosts) -> None:
     """Its own processes end, and the kernel of no rank waits for it."""

@@ -117,7 +117,7 @@ def test_a_rank_that_never_calls_init(hosts: Hosts) -> None:
     hosts.dies_inside_mpi_init = True
     which = "(os.environ.get('PMI_RANK') or os.environ['OMPI_COMM_WORLD_RANK'])"
     start = START.replace("hvd.init()", f"if {which} == '2': time.sleep(100)\nhvd.init()")
-    done = hosts.run(*hosts.flags(), *hosts.program("", start), SIRTAKI_START_TIMEOUT="3")
+    done = hosts.run(*hosts.flags(), *hosts.program("", start), SIRTAKI_START_TIMEOUT="6")
     text = report(done)
     assert done.returncode not in (0, None)
     assert re.search("2 of 3 ranks arrived .*missing: rank 2", text), text

@@ -16,6 +16,11 @@ _IN_WORKER = WORKER in os.environ
 _COUNT = int(os.environ.get(f"{WORKER}_COUNT", "0"))
 _STACKS_AFTER = 75.0  # seconds that a test may take before each rank prints where it is
 _jobs: dict[tuple[str, int], Job] = {}
+_SETTINGS = {  # of the jobs of a framework
+    "tensorflow": {"KERAS_BACKEND": "tensorflow"},
+    "keras/torch": {"KERAS_BACKEND": "torch"},
+    "keras2": {"TF_USE_LEGACY_KERAS": "1"},
+}
 _KERAS_BACKENDS = ("tensorflow", "torch")  # each in its own processes: Keras keeps to the one it was imported with
 
 
@@ -32,10 +37,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _marks(metafunc: pytest.Metafunc, count: int) -> list[pytest.MarkDecorator]:
-    """TensorFlow and Keras start slowly. What differs on a third rank lies in the core, and torch's tests show that."""
+    """TensorFlow and Keras start slowly. What differs on a third rank lies in the core, and torch's tests show that.
+    What differs on a fourth lies in the planes, which the core's tests run on up to eight ranks.
+    """
     marker = metafunc.definition.get_closest_marker("ranks")
     slow = metafunc.definition.path.name.startswith(("test_keras", "test_tensorflow"))
-    return [pytest.mark.long] if slow and count > max(2, min(marker.args)) else []
+    return [pytest.mark.long] if count > max(2 if slow else 3, min(marker.args)) else []
 
 
 @pytest.fixture(autouse=True)
@@ -72,22 +79,19 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         if _count_of(item):
             tests.setdefault(_job_of(item), []).append(item.nodeid)
     for key, names in tests.items():
-        framework, _, backend = key[0].partition("/")
-        settings = {"KERAS_BACKEND": backend} if framework == "keras" else {}
-        if framework == "keras2":
-            settings = {"TF_USE_LEGACY_KERAS": "1"}
-        _jobs[key] = Job(key[1], names, session.config.rootpath, settings)
+        _jobs[key] = Job(key[1], names, session.config.rootpath, _SETTINGS.get(key[0]))
 
 
 def _job_of(item: pytest.Item) -> tuple[str, int]:
-    """(framework, number of ranks): no job imports two frameworks, unless a test of its own wants to. Those of Keras 3
-    are "keras/" and its backend.
+    """(framework, number of ranks): no job imports two frameworks, unless a test of its own wants to. Keras 3 on torch
+    is "keras/torch". On TensorFlow it shares TensorFlow's job.
     """
     name = item.path.name
     known = ("tensorflow", "keras2", "keras")
     framework = next((other for other in known if name.startswith(f"test_{other}")), "torch")
     if framework == "keras":
-        framework += f"/{item.callspec.params['keras_backend']}"
+        backend = item.callspec.params["keras_backend"]
+        framework = backend if backend == "tensorflow" else f"keras/{backend}"
     return framework, _count_of(item)
 
 

@@ -27,7 +27,7 @@ _QUIET_LIMIT = 150.0  # seconds without any test beginning or ending
 _WORKER_SETTINGS = {
     "SIRTAKI_DYNAMIC_PROCESS_SETS": "1",
     "SIRTAKI_STALL_CHECK_TIME_SECONDS": "15",
-    "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS": "40",
+    "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS": "100",
 }
 _PROGRAM = "import ranks; ranks.run_worker()"
 
@@ -67,7 +67,7 @@ def _start(count: int, tests: list[str], root: Path, folder: Path, settings: dic
     }
     if operations := os.environ.get("TEST_GPU_OPERATIONS"):  # jobs.py lets no setting through
         extra["SIRTAKI_GPU_OPERATIONS"] = operations
-    return jobs.start(count, [sys.executable, "-c", _PROGRAM], folder / "output", extra)
+    return jobs.start(count, [*jobs.NICE, sys.executable, "-c", _PROGRAM], folder / "output", extra)
 
 
 class Job:

@@ -6,44 +6,38 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 
 import jobs
 import pytest
 import torch
+from example_runs import EXAMPLES, output, outputs_of_one_job, run
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))
 
-import byte_sizes  # noqa: E402
+import byte_sizes
 
 SMALL = "--model resnet18 --image-size 32 --batch-size 2 --num-warmup-batches 1 --num-batches-per-iter 2 --num-iters 3"
-SECONDS = 300
 
 
-def run(ranks: int, example: str, *arguments: str, extra: Mapping[str, str] | None = None) -> jobs.Ended:
-    """Runs an example on so many ranks, with extra variables in their environment."""
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder, "output")
-        job = jobs.start(ranks, [sys.executable, str(EXAMPLES / example), *arguments], output, extra)
-        try:
-            job.wait(SECONDS)
-        finally:
-            jobs.kill(job)
-        return jobs.Ended(job.returncode, output.read_text(errors="replace"))
-
-
-def output(done: jobs.Ended) -> str:
-    assert done.code == 0, done.output
-    return done.output
+@pytest.fixture(scope="module")
+def of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str, Path]:
+    """What three examples print in one job, and the file of the second."""
+    file = tmp_path_factory.mktemp("examples") / "result.json"
+    threads = len(os.sched_getaffinity(0))
+    lines = (
+        "torch_digits.py",
+        f"synthetic_benchmark.py {SMALL} --fp16-allreduce --threads={threads} --json={file}",
+        f"synthetic_benchmark.py {SMALL} --compare ddp --dtype bfloat16 --channels-last",
+    )
+    digits, benchmark, comparison = outputs_of_one_job(2, lines)
+    return digits, benchmark, comparison, file
 
 
 def test_separate_copies_report_nothing() -> None:
     command = [sys.executable, str(EXAMPLES / "synthetic_benchmark.py"), *SMALL.split()]
     environment = jobs.environment({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"})
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode != 0
     assert "img/sec" not in done.stdout
     assert "OMPI_COMM_WORLD_SIZE" in done.stderr and "2" in done.stderr
@@ -69,11 +63,16 @@ def check_lines(text: str, ranks: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(4, marks=pytest.mark.long)])
-def test_synthetic_benchmark(ranks: int, tmp_path: Path) -> None:
-    file = tmp_path / "result.json"
+def test_synthetic_benchmark(ranks: int, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     threads = len(os.sched_getaffinity(0))  # with two ranks or more, more threads than cores
-    text = output(run(ranks, "synthetic_benchmark.py", *SMALL.split(), f"--threads={threads}", f"--json={file}"))
+    if ranks == 2:
+        _, text, _, file = request.getfixturevalue("of_two_ranks")
+    else:
+        file = tmp_path / "result.json"
+        flags = (f"--threads={threads}", f"--json={file}")
+        text = output(run(ranks, "synthetic_benchmark.py", *SMALL.split(), *flags))
     check_lines(text, ranks)
+    assert f"gradients travel as {'float16' if ranks == 2 else 'float32'}\n" in text
     assert (f"{ranks} rank(s) with {ranks * threads} threads in all share {threads} core(s)" in text) == (ranks > 1)
     facts = json.loads(file.read_text())
     assert facts["size"] == ranks == sum(facts["hosts"].values()) == len(facts["ranks"])
@@ -90,20 +89,22 @@ def test_synthetic_benchmark(ranks: int, tmp_path: Path) -> None:
     assert ("exchange_seconds" in facts) == (ranks > 1)
 
 
-@pytest.mark.parametrize(
-    "flag", ["--fp16-allreduce", pytest.param("--bf16-allreduce", marks=pytest.mark.long), "--use-adasum"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("flag", ["--bf16-allreduce", "--use-adasum"])
 def test_synthetic_benchmark_variants(flag: str) -> None:
     text = output(run(2, "synthetic_benchmark.py", *SMALL.split(), flag))
     check_lines(text, 2)
-    expected = {"--fp16-allreduce": "float16", "--bf16-allreduce": "bfloat16"}.get(flag, "float32")
+    expected = {"--bf16-allreduce": "bfloat16"}.get(flag, "float32")
     assert f"gradients travel as {expected}\n" in text
 
 
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.long), 2])
-def test_compare_prints_ratios(ranks: int) -> None:
-    peers = ["--compare"] if ranks == 1 else ["--compare", "ddp", "--dtype", "bfloat16", "--channels-last"]
-    text = output(run(ranks, "synthetic_benchmark.py", *SMALL.split(), *peers))
+def test_compare_prints_ratios(ranks: int, request: pytest.FixtureRequest) -> None:
+    """On two ranks also beside DDP, in bfloat16."""
+    if ranks == 2:
+        text = request.getfixturevalue("of_two_ranks")[2]
+    else:
+        text = output(run(ranks, "synthetic_benchmark.py", *SMALL.split(), "--compare"))
     check_lines(text, ranks)
     table = dict(re.findall(r"^(\w.*?)  +\d+\.\d  +(\d+\.\d{3})  +\d+\.\d{3}  +\d+\.\d\d ms$", text, re.MULTILINE))
     ways = ["Sirtaki", "no communication", "coupled", "DDP", "tuned DDP"]
@@ -114,12 +115,13 @@ def test_compare_prints_ratios(ranks: int) -> None:
     assert bool(efficiency) == (ranks > 1)
 
 
-def test_digits_are_learned_on_two_ranks() -> None:
-    text = output(run(2, "torch_digits.py"))
+def test_digits_are_learned_on_two_ranks(of_two_ranks: tuple[str, str, str, Path]) -> None:
+    text = of_two_ranks[0]
     accuracy = re.search(r"^Test accuracy on 2 rank\(s\): (\d\.\d{4})$", text, re.MULTILINE)
     assert accuracy and float(accuracy.group(1)) > 0.95, text
 
 
+@pytest.mark.long
 def test_digits_are_learned_in_two_lives(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "sirtaki.launch", "-np", "2", "--restarts", "1", sys.executable]
     example = [str(EXAMPLES / "restart_digits.py"), "--kill-at", "60", "--folder", str(tmp_path)]
@@ -132,25 +134,32 @@ def test_digits_are_learned_in_two_lives(tmp_path: Path) -> None:
     assert accuracy and float(accuracy.group(1)) > 0.95, done.stdout
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", pytest.param("torch", marks=pytest.mark.long)])
-def test_keras_digits(backend: str) -> None:
+@pytest.mark.parametrize(
+    ("backend", "sizes"),
+    [
+        ("tensorflow", [2]),
+        pytest.param("tensorflow", [2, 1], marks=pytest.mark.long),
+        pytest.param("torch", [2, 1], marks=pytest.mark.long),
+    ],
+)
+def test_keras_digits(backend: str, sizes: list[int]) -> None:
     """Learned on two ranks, with the losses of one process on the joined batches.
 
     In float64, since a difference of rounding grows from step to step: in float32 it was seen to reach some per cent
     within three epochs.
     """
     curves = []
-    for ranks in (1, 2):
+    for ranks in sizes:
         text = output(run(ranks, "keras_digits.py", "--epochs=6", "--dtype=float64", extra={"KERAS_BACKEND": backend}))
         curves.append([float(loss) for loss in re.findall(r"loss (\d+\.\d+)", text)])
         accuracy = re.search(rf"^Test accuracy on {ranks} rank\(s\): (\d\.\d{{4}})$", text, re.MULTILINE)
         assert accuracy and float(accuracy.group(1)) > 0.95, text
-    assert len(curves[0]) == 6 and curves[0][5] < curves[0][0] / 4
-    assert curves[1][:4] == pytest.approx(curves[0][:4], rel=1e-4)
-    assert curves[1][5] < curves[1][0] / 4
+    assert all(len(curve) == 6 and curve[5] < curve[0] / 4 for curve in curves)
+    assert curves[-1][:4] == pytest.approx(curves[0][:4], rel=1e-4)
 
 
-@pytest.mark.parametrize("framework", [pytest.param("tensorflow", marks=pytest.mark.long), "keras"])
+@pytest.mark.long
+@pytest.mark.parametrize("framework", ["tensorflow", "keras"])
 def test_synthetic_benchmark_of_tensorflow(framework: str, tmp_path: Path) -> None:
     file = tmp_path / "result.json"
     flags = (f"--framework={framework}", "--compare", f"--json={file}")

@@ -237,10 +237,10 @@ def test_not_all_call_init():
 def test_a_rank_is_stopped_within_init():
     stop = "if os.environ['PMI_RANK'] == '1': core.init = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)\nhvd.init()"
     ended = jobs.run_script(
-        2, "import signal\n" + START.replace("hvd.init()", stop), 60, {"SIRTAKI_START_TIMEOUT": "1"}
+        2, "import signal\n" + START.replace("hvd.init()", stop), 60, {"SIRTAKI_START_TIMEOUT": "2"}
     )
     assert ended.code not in (0, None), ended.output
-    assert "2 of 2 ranks arrived within 1 s" in ended.output, ended.output
+    assert "2 of 2 ranks arrived within 2 s" in ended.output, ended.output
     assert re.search(r", but MPI did not start: rank 1, process \d+, is stopped", ended.output), ended.output
 
 

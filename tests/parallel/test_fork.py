@@ -27,7 +27,7 @@ class WhoAmI(Dataset):
 
 
 @ranks(2)
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.long)])
 def test_workers_of_a_data_loader(method):
     """A forked worker may ask for its rank; collectives go on while workers come and go."""
     loader = DataLoader(WhoAmI(), num_workers=1, multiprocessing_context=method)

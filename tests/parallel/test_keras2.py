@@ -20,6 +20,7 @@ from sirtaki.keras.distributed import is_distributed
 
 NEW, LEGACY = keras.optimizers, keras.optimizers.legacy
 KINDS = {"new": NEW, "legacy": LEGACY}
+ONE_QUICKLY = ["new", pytest.param("legacy", marks=pytest.mark.long)]  # where a test is slow
 
 
 def momentum(kind=NEW, **options):
@@ -72,7 +73,7 @@ class Custom(keras.Sequential):
 
 
 @ranks(2)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ONE_QUICKLY)
 def test_other_ways_equal_serial(kind: str) -> None:
     """train_step, apply_gradients, minimize, aggregate_gradients, run_eagerly, steps_per_execution."""
     make = lambda: momentum(KINDS[kind])  # noqa: E731
@@ -112,7 +113,7 @@ def apply_in(graph: bool, optimizer, pairs: list) -> None:
 
 
 @ranks(2)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ONE_QUICKLY)
 def test_options(kind: str) -> None:
     sgd = KINDS[kind].SGD
     expected = serial(kind, momentum=0.0)
@@ -204,6 +205,7 @@ def test_an_infinity_of_one_rank_skips_the_step_of_all(kind: str, way: str) -> N
         assert variable.numpy().tolist() == [-1.5, -3.0]
 
 
+@pytest.mark.long
 @ranks(2)
 def test_whole_training_in_mixed_precision() -> None:
     keras.mixed_precision.set_global_policy("mixed_float16")
@@ -216,7 +218,7 @@ def test_whole_training_in_mixed_precision() -> None:
 
 
 @ranks(2)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ONE_QUICKLY)
 def test_files_open_without_sirtaki_and_train_on_with_sirtaki(kind: str, tmp_path) -> None:
     """As far as Keras 2 keeps optimizers' state: HDF5 does, .keras does for the new classes, SavedModel does not."""
     model = training.trained(hvd.DistributedOptimizer(momentum(KINDS[kind])))

@@ -220,7 +220,7 @@ def test_a_process_without_sirtaki_opens_and_trains_the_model(tmp_path) -> None:
         path = tmp_path / "model.keras"
         model.save(path)
         command = [sys.executable, "-c", WITHOUT_US, str(path)]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert ended.stdout.split() == ["Adam", "1", "2"], ended.stderr
     hvd.barrier()
 

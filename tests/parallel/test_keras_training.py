@@ -30,6 +30,7 @@ def test_fit_equals_serial(case: str) -> None:
     check_fit(case)
 
 
+@pytest.mark.long
 @ranks(3, backends=["tensorflow"])
 def test_fit_on_three_ranks() -> None:
     check_fit("accumulation")
@@ -333,18 +334,20 @@ def test_a_local_variable_without_gradient_leaves_the_others_in_place(graph: boo
     assert values == [[-0.5, -0.5] if hvd.rank() == 0 else [0.0, 0.0], [-2.0, -2.0], [-20.0, -20.0]]
 
 
-@ranks(3, backends=["tensorflow"])
+@ranks(2, 3, backends=["tensorflow"])
 def test_process_set() -> None:
-    pair = hvd.add_process_set([0, 2])
+    members = [0, 2] if hvd.size() == 3 else [1]
+    part = hvd.add_process_set(members)
     model = training.make_model()
-    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), process_set=pair)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), process_set=part)
     variable = model.trainable_variables[-1]
     before = keras.ops.convert_to_numpy(variable)
     optimizer.apply(
         [keras.ops.ones(v.shape, v.dtype) * hvd.rank() for v in model.trainable_variables], model.trainable_variables
     )
-    np.testing.assert_allclose(before - keras.ops.convert_to_numpy(variable), 1.0)  # (0 + 2) / 2, and 1 by itself
-    hvd.remove_process_set(pair)
+    expected = np.mean(members) if hvd.rank() in members else hvd.rank()  # by itself
+    np.testing.assert_allclose(before - keras.ops.convert_to_numpy(variable), expected)
+    hvd.remove_process_set(part)
 
 
 @ranks(2)

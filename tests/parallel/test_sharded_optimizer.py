@@ -22,6 +22,7 @@ def test_equal_bits_after_50_steps(rank_count, make, free):
 
 
 @pytest.mark.long
+@pytest.mark.long
 @ranks(4)
 def test_equal_bits_after_50_steps_on_four_ranks(rank_count):
     check_equal_bits(adamw, False)

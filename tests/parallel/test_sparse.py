@@ -134,7 +134,7 @@ def test_one_line_when_it_becomes_dense(rank_count, caplog):
     assert layer.weight.grad.is_sparse
 
 
-@ranks(4)
+@ranks(2, 4)
 def test_tied_embedding(rank_count):
     """30,000 x 64, tied to the output layer: the joined gradient is dense, and equals a dense run."""
     results = []

@@ -118,24 +118,26 @@ def test_reducescatter(rank_count, mode):
             check(result, whole[start : start + rows + (hvd.rank() < more)], tf.float64)
 
 
-@ranks(3)
+@ranks(2, 3)
 @pytest.mark.parametrize("mode", MODES)
 def test_process_sets(rank_count, mode):
-    pair = hvd.add_process_set([0, 2])
+    members, stranger = ([0, 2], 1) if rank_count == 3 else ([1], 0)
+    part = hvd.add_process_set(members)
     try:
-        number = pair.process_set_id
-        assert in_mode(mode, lambda: hvd.size_op(number))().numpy() == 2
-        assert in_mode(mode, lambda: hvd.process_set_included_op(number))().numpy() == (hvd.rank() != 1)
+        number = part.process_set_id
+        assert in_mode(mode, lambda: hvd.size_op(number))().numpy() == len(members)
+        assert in_mode(mode, lambda: hvd.process_set_included_op(number))().numpy() == (hvd.rank() in members)
         one = tf.constant([float(hvd.rank())])
-        if hvd.rank() == 1:
-            with pytest.raises(tf.errors.InvalidArgumentError, match="rank 1 is not in process set"):
-                in_mode(mode, lambda: hvd.allreduce(one, process_set=pair))()
+        if hvd.rank() == stranger:
+            with pytest.raises(tf.errors.InvalidArgumentError, match=f"rank {stranger} is not in process set"):
+                in_mode(mode, lambda: hvd.allreduce(one, process_set=part))()
         else:
-            assert in_mode(mode, lambda: hvd.allreduce(one, process_set=pair))().numpy() == [1.0]
-            assert in_mode(mode, lambda: hvd.broadcast(one, 2, process_set=pair))().numpy() == [2.0]
+            assert in_mode(mode, lambda: hvd.allreduce(one, process_set=part))().numpy() == [1.0]
+            root = members[-1]
+            assert in_mode(mode, lambda: hvd.broadcast(one, root, process_set=part))().numpy() == [root]
         hvd.barrier()
     finally:
-        assert hvd.remove_process_set(pair)
+        assert hvd.remove_process_set(part)
 
 
 @ranks(2)

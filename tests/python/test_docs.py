@@ -75,3 +75,20 @@ def test_the_functions_on_the_way_of_a_gradient_exist() -> None:
     for function, file in rows:
         path = TOP / file if (TOP / file).exists() else CORE / file
         assert re.search(rf"\b{function.rpartition('::')[2]}\(", path.read_text()), f"{file} has no {function}"
+
+
+def test_every_variable_is_documented() -> None:
+    """Those that the code names in full, and those of settings.py and settings.cc."""
+    sources = [
+        path
+        for folder in ("frameworks", "collectives", "bindings")
+        for path in (TOP / folder).rglob("*")
+        if path.suffix in (".py", ".cc", ".h") and "include" not in path.parts
+    ]
+    named = set()
+    for path in sources:
+        text = path.read_text()
+        named |= set(re.findall(r"\bSIRTAKI_[A-Z_]+[A-Z]\b", text))
+        named |= {f"SIRTAKI_{name}" for name in re.findall(r'\b(?:look_up|flag|number)\(\s*"([A-Z_]+)"', text)}
+    written = "\n".join(path.read_text() for path in [*TOP.glob("*.md"), *TOP.glob("docs/**/*.md")])
+    assert len(named) > 40 and [name for name in sorted(named) if not re.search(rf"\b{name}\b", written)] == []

@@ -35,7 +35,9 @@ def test_the_page_has_five_commands() -> None:
     assert len(commands()) == 5 and "-H node1:2,node2:2" in commands()[2]
 
 
-@pytest.mark.parametrize(("number", "ranks", "rows"), [(0, 1, 1024), (1, 2, 512), (3, 4, 256)])
+@pytest.mark.parametrize(
+    ("number", "ranks", "rows"), [(0, 1, 1024), (1, 2, 512), pytest.param(3, 4, 256, marks=pytest.mark.long)]
+)
 def test_the_same_numbers_on_any_number_of_ranks(number: int, ranks: int, rows: int, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     done = run(commands()[number], tmp_path)

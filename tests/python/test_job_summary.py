@@ -1,6 +1,7 @@
 """Where the time of a job went: the closing line, the report, and the records that a failed job leaves."""
 
 import json
+import os
 import re
 from pathlib import Path
 from statistics import mean
@@ -93,6 +94,34 @@ meet("never")
         assert kept["rank"] == rank and "boom" in kept["cause"]["text"] and len(kept["records"]) == 2000
         assert {"submitted", "batch_end", "step_end"} <= {record["kind"] for record in kept["records"]}
     check_by_torch(folder)
+
+
+def test_records_have_a_folder_by_default(tmp_path: Path) -> None:
+    """The launcher names it, and keeps those of five jobs."""
+    body = 'steps(3, 16, lambda: None)\nif rank == 1: raise ValueError("boom")\nmeet("never")\n'
+    command = ["-np", "2", *written(tmp_path, body, JOINED + STEPS)]
+    old = [tmp_path / f"sirtaki-records-{number}" for number in range(6)]
+    for number, folder in enumerate(old):
+        folder.mkdir()
+        os.utime(folder, (number, number))
+    done = run(*command, TMPDIR=str(tmp_path))
+    found = re.search(rb"sirtakirun: the last records of each rank: (\S+)", done.stderr)
+    assert found, done.stderr
+    folder = Path(os.fsdecode(found[1]))
+    assert folder.parent == tmp_path and folder.stat().st_mode & 0o777 == 0o700
+    assert {"records_of_rank_0.json", "records_of_rank_1.json"} <= {path.name for path in folder.iterdir()}
+    assert sorted(tmp_path.glob("sirtaki-records-*")) == sorted([*old[2:], folder])
+    for setting, program in (("0", body), ("", "steps(3, 16, lambda: None)\n")):
+        ended = run(
+            "-np",
+            "2",
+            *written(tmp_path, program, JOINED + STEPS),
+            TMPDIR=str(tmp_path),
+            SIRTAKI_FAILURE_RECORDS=setting,
+        )
+        assert b"the last records" not in ended.stderr, ended.stderr
+        left = [*tmp_path.glob("sirtaki-records-*")]
+        assert folder in left and len(left) == (5 if setting else 4), "an older one makes room, and an empty one goes"
 
 
 def test_records_that_cannot_be_kept_are_mentioned(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The launcher's socket for other hosts: who is let in, and what a stranger can do there."""
 
+import contextlib
+import json
 import os
 import selectors
 import shlex
@@ -91,6 +93,33 @@ def test_worker_and_launcher_prove_themselves_to_each_other(launcher: Launcher) 
         assert member.recv(channel.PROOF_BYTES) == expected
 
 
+def test_more_than_a_socket_takes_at_once_arrives_whole_and_in_order(launcher: Launcher) -> None:
+    """The table of a very large job, and a request to end right after it; also while messages are not read."""
+    with launcher.connect() as member:
+        answer, _ = channel.answer(TOKEN, member.recv(channel.NONCE_BYTES))
+        member.sendall(answer + HELLO)
+        launcher.turn()
+        member.recv(channel.PROOF_BYTES)
+        worker = launcher.workers.find(0)
+        assert worker is not None
+        worker.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        table = {"addresses": [["198.51.100.77", number] for number in range(20_000)]}
+        launcher.workers.send(worker, channel.TABLE, table)
+        launcher.workers.receive_messages(False)
+        launcher.workers.end_program(worker, 15)
+        launcher.workers.receive_messages(True)
+        assert worker.unsent
+        frames = channel.Frames()
+        received: list[tuple[int, bytes]] = []
+        member.setblocking(False)
+        while len(received) < 2:
+            launcher.turn(0.1)
+            with contextlib.suppress(BlockingIOError):
+                received += frames.feed(member.recv(1 << 20))
+        assert (received[0][0], json.loads(received[0][1])) == (channel.TABLE, table)
+        assert received[1] == (channel.END, bytes([15])) and not worker.unsent
+
+
 def test_strangers_neither_keep_the_job_alive_nor_pile_up(launcher: Launcher) -> None:
     strangers = [launcher.connect() for _ in range(90)]
     assert not launcher.workers
@@ -171,6 +200,13 @@ def test_interfaces_and_loopback_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(addresses, "_resolved", lambda name: (socket.AF_INET, ("127.0.1.1", 0)))
     with pytest.raises(ValueError, match=r"host n1 is 127\.0\.1\.1 here, a loopback address.*/etc/hosts"):
         addresses.toward(["n1"])
+
+
+def test_toward_unknown_hosts_the_default_route_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    present = {"lo": ["127.0.0.1"], "bridge0": ["172.17.0.1"], "eth0": ["10.0.0.5", "fd00::5"]}
+    monkeypatch.setattr(addresses.interfaces, "addresses", lambda: present)
+    monkeypatch.setattr(addresses, "_by_default_route", lambda: "10.0.0.5")
+    assert addresses.toward([]) == ["10.0.0.5", "172.17.0.1"]
 
 
 def test_order_to_an_agent_limits_its_length_before_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,17 @@
 """`sirtakirun` starts ranks without MPI: they get the table of all ranks through the launcher."""
 
+import json
 import os
+import socket
 import sys
 from pathlib import Path
 
 import pytest
 from launching import command, environment, run, running, written
 
+from sirtaki.launch.protocol import channel
+from sirtaki.launch.protocol.spec import Spec
+from sirtaki.launch.worker.supervisor import Supervisor
 from sirtaki.libraries import mpi_library
 
 NUMBERS = """
@@ -49,12 +54,14 @@ def test_a_rank_that_does_not_call_init_is_named(tmp_path: Path) -> None:
     late = "import os, time\nif os.environ['HOROVOD_RANK'] == '1': time.sleep(60)\nimport sirtaki as hvd\nhvd.init()\n"
     done = run("-np", "2", "--gloo", "--start-timeout", "2", "--grace-seconds", "0", *written(tmp_path, late, ""))
     text = "1 of 2 ranks arrived within 2 s (SIRTAKI_START_TIMEOUT), missing: rank 1, which did not call init()"
-    assert done.returncode == 1 and f"InternalError: {text}" in done.stderr.decode()
+    assert done.returncode == 1 and f"[0] ended in init() by SirtakiInternalError: {text}\n" in done.stderr.decode()
+    assert "Traceback" not in done.stderr.decode()
     assert f"missing first: {text}" in done.stderr.decode().splitlines()[-1]
 
 
 def test_an_mpiexec_inside_a_rank_starts_a_job_of_its_own(tmp_path: Path) -> None:
-    code = "import sirtaki as hvd; hvd.init(); print(hvd.rank(), hvd.size(), hvd.mpi_enabled())"
+    said = "f'{hvd.rank()} {hvd.size()} {hvd.mpi_enabled()}\\n'.encode()"
+    code = f"import os, sirtaki as hvd; hvd.init(); os.write(1, {said})"
     done = run("-np", "1", "--gloo", *command("-np", "2", sys.executable, "-c", code))
     assert sorted(done.stdout.splitlines()) == [b"[0] 0 2 True", b"[1] 1 2 True"], done.stderr.decode()
     done = run("-np", "1", "--gloo", str(mpi_library.find().mpiexec), "-n", "2", sys.executable, "-c", code)
@@ -104,3 +111,39 @@ def test_no_mpi_is_needed_where_none_is_installed(tmp_path: Path) -> None:
     path = os.pathsep.join([str(hidden), environment()["PYTHONPATH"]])
     done = run("-np", "2", *written(tmp_path, body), PYTHONPATH=path)
     assert done.returncode == 0 and sorted(done.stdout.splitlines()) == [b"[0] 2", b"[1] 2"], done.stderr.decode()
+
+
+def test_a_cause_does_not_reach_a_rank_that_has_left_its_generation() -> None:
+    """It may come between the end of one connection of the rank and the first message of the next."""
+    launcher, ours = socket.socketpair()
+    outer, _ = pipe = os.pipe()
+    supervisor = Supervisor(Spec(size=2, command=[], environ={}, cwd=b""), 0, ours, outer)
+    line = supervisor._line
+
+    def rank() -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.connect("\0" + line.name)
+        connection.setblocking(False)
+        line._accept(line._listener, 0)
+        return connection
+
+    def fail() -> None:
+        cause = {"kind": "killed", "rank": 1, "host": "a", "time": 0.0, "site": "", "text": "gone", "generation": 1}
+        supervisor._on_frame(channel.FAIL, json.dumps(cause).encode())
+
+    first = rank()
+    first.send(b"J" + json.dumps({"process": os.getpid(), "limit": 1}).encode())
+    line.drain()
+    supervisor._on_frame(channel.TABLE, json.dumps({"generation": 1, "nonce": "00"}).encode())
+    fail()
+    assert [first.recv(1000)[:1], first.recv(1000)[:1]] == [b"G", b"F"]
+    first.send(b"L")
+    first.close()
+    second = rank()
+    fail()
+    with pytest.raises(BlockingIOError):
+        second.recv(1000)
+    for each in (launcher, ours, second, line._listener):
+        each.close()
+    for descriptor in pipe:
+        os.close(descriptor)

@@ -16,12 +16,13 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from sirtaki import settings, starters
+from sirtaki import starters
 from sirtaki.host import cores, open_files, threads
-from sirtaki.launch import dry_run, metrics, restarts, running_jobs
-from sirtaki.launch.command_line import elastic_options, host_list, options, standard_input
-from sirtaki.launch.elastic import discovery
-from sirtaki.launch.elastic.job import ElasticJob, ElasticStart, Plan
+from sirtaki.launch import dry_run, failure_folder, metrics, restarts, running_jobs, starter_choice
+from sirtaki.launch.command_line import host_list, options, standard_input
+from sirtaki.launch.elastic import plan as elastic_plan
+from sirtaki.launch.elastic.job import ElasticJob, ElasticStart
+from sirtaki.launch.elastic.plan import Plan
 from sirtaki.launch.job import status
 from sirtaki.launch.job.job import Job, Limits
 from sirtaki.launch.job.mpiexec import Mpiexec
@@ -79,9 +80,9 @@ def _explanation(error: Exception) -> str:
 def _launch(chosen: Namespace, ranks: int) -> int:
     _check_input(chosen.command)
     at_most = options.restarts(chosen)
-    plan = _elastic_plan(chosen, ranks) if elastic_options.is_elastic(chosen) else None
-    where = _hosts(chosen, ranks) if plan is None else _elastic_hosts(plan)
-    starter, program, library = _starter(chosen)
+    plan = elastic_plan.of(chosen, ranks)
+    where = _hosts(chosen, ranks) if plan is None else plan.hosts_to_reach()
+    starter, program, library = starter_choice.choose(chosen)
     local = not where and not starter.places_ranks
     if local:
         _check_program(chosen.command[0])
@@ -90,7 +91,7 @@ def _launch(chosen: Namespace, ranks: int) -> int:
     note = threads.note(os.environ | chosen.environ, ranks, local)
     if note and not chosen.dry_run:
         screen.note(note)
-    with restarts.leaving_in_order():
+    with restarts.leaving_in_order(), failure_folder.provide(job_spec.environ, not chosen.dry_run):
         live = partial(_live, chosen, job_spec, screen, where, plan, starter, program, library)
         return restarts.run(live, at_most, screen)
 
@@ -119,7 +120,7 @@ def _live(
         if local or (where and not starter.places_ranks and not remote_hosts.is_left_to_mpiexec(chosen.mpi_args)):
             directory = stack.enter_context(private_directory.make())
             reached = None if local else _remote(chosen, where, directory, limits)
-        grows = plan is not None and bool(plan.script)
+        grows = plan is not None and plan.may_grow()
         listeners = _prepare(request, starter, reached, job_spec, directory, grows)
         for listener in listeners:
             stack.enter_context(listener)
@@ -136,6 +137,7 @@ def _live(
             "limits": limits,
             "verbose": chosen.verbose,
             "title": status.title(chosen.command, ranks, number),
+            "records": failure_folder.of_life(job_spec.environ, number),
         }
         if plan is not None:
             details["start"] = partial(ElasticStart, request=request, reached=reached, at_once=False)
@@ -251,39 +253,6 @@ def _hosts(chosen: Namespace, ranks: int) -> list[Host]:
     return used
 
 
-def _elastic_plan(chosen: Namespace, ranks: int) -> Plan:
-    """ValueError if the hosts are wrong, or the script for them fails."""
-    slots = chosen.slots or 1
-    if chosen.host_discovery_script is not None:
-        hosts = discovery.run(chosen.host_discovery_script, slots)
-    elif chosen.hosts is not None:
-        hosts = host_list.from_list(chosen.hosts)
-    elif chosen.hostfile is not None:
-        hosts = host_list.from_file(chosen.hostfile)
-    else:
-        hosts = [Host("localhost", chosen.max_num_proc or ranks)]
-    if chosen.host_discovery_script is None:
-        host_list.check_slots(hosts, ranks)
-    return Plan(
-        need=ranks,
-        least=chosen.min_num_proc or ranks,
-        most=chosen.max_num_proc,
-        timeout=elastic_options.timeout(chosen),
-        reset_limit=chosen.reset_limit,
-        cooldown=elastic_options.cooldown(chosen),
-        hosts=hosts,
-        script=chosen.host_discovery_script or "",
-        slots=slots,
-    )
-
-
-def _elastic_hosts(plan: Plan) -> list[Host]:
-    """Empty if the job stays on this host."""
-    if not plan.script and all(addresses.is_own(host.name) for host in plan.hosts):
-        return []
-    return plan.hosts or [Host(addresses.own_name(), 1)]
-
-
 def _remote(chosen: Namespace, where: list[Host], directory: str, limits: Limits) -> remote_hosts.Remote:
     shell = remote_hosts.Shell(
         agent=remote_hosts.agent_words(chosen.launch_agent, os.environ),
@@ -299,43 +268,6 @@ def _remote(chosen: Namespace, where: list[Host], directory: str, limits: Limits
             f"{remote_hosts.AGENT_VARIABLE} name another program, whose arguments are the host and a command"
         )
     return remote_hosts.Remote(where, shell, directory)
-
-
-def _starter(chosen: Namespace) -> tuple[starters.Starter, str, str]:
-    """(starter, its program, the MPI library). ValueError or MpiNotFoundError."""
-    if _starts_by_itself(chosen):
-        return starters.OWN, "", ""
-    library = mpi_library.find()
-    for starter in (starter for starter in starters.STARTERS if starter.places_ranks):
-        program = shutil.which(starter.called)
-        if chosen.launcher == starter.called and not program:
-            raise ValueError(f"--launcher {starter.called}: there is no {starter.called} in PATH")
-        is_wanted = chosen.launcher == "auto" and starter.is_in_allocation(os.environ)
-        if program and (is_wanted or chosen.launcher == starter.called):
-            return starter, program, library.path
-    found = starters.identify(library.mpiexec)[0] if library.mpiexec is not None else None
-    if library.mpiexec is None or found is None:
-        raise mpi_library.MpiNotFoundError(
-            f"no mpiexec belongs to {library.path} ({library.reason}): looked beside it and in PATH; "
-            f"put the bin directory of that MPI into PATH, or choose another MPI with {mpi_library.VARIABLE}"
-        )
-    return found, library.mpiexec, library.path
-
-
-def _starts_by_itself(chosen: Namespace) -> bool:
-    """Whether the ranks do without MPI, so that no mpiexec is needed. ValueError if --launcher contradicts."""
-    control = settings.control()
-    without = bool(chosen.use_gloo) or elastic_options.is_elastic(chosen)
-    without = without or (control == "sockets" and not chosen.use_mpi)
-    if without and chosen.launcher != "auto":
-        raise ValueError(f"--launcher {chosen.launcher} starts ranks that use MPI, but this job does without it")
-    if without or control or chosen.use_mpi or chosen.launcher != "auto" or settings.look_up("MPI")[1]:
-        return without
-    try:
-        mpi_library.find()
-    except mpi_library.MpiNotFoundError:
-        return True
-    return False
 
 
 def _spec(chosen: Namespace, ranks: int, screen: Screen) -> spec.Spec:

@@ -65,6 +65,9 @@ class _Ending:
             if os.getpid() == self.process and not _is_interactive():
                 if not _is_in_job():
                     _report_outside_job(error)
+                    if supervisor_link.has_announced(error) and self._chained is sys.__excepthook__:
+                        _print_lines(_cut(f"ended in init() by {_text_of(error)}", _LONGEST))
+                        return
                 else:
                     self._fail(error)
                     if self._chained is sys.__excepthook__:

@@ -22,6 +22,7 @@ _LONGEST_TABLE = 1 << 18
 
 _line: socket.socket | None = None
 _requests = 0
+_announced = ""
 _process = 0
 
 
@@ -82,18 +83,24 @@ def ask_table(own: Mapping[str, Any]) -> dict[str, Any]:
 
     SirtakiInternalError if the job has failed meanwhile, or the launcher has ended.
     """
-    global _requests
+    global _requests, _announced
     assert _line is not None
     _requests += 1
     with contextlib.suppress(OSError):
         _line.send(b"G" + json.dumps({**own, "request": _requests}).encode())
         while message := _line.recv(_LONGEST_TABLE):
             if message[:1] == b"F":
-                raise SirtakiInternalError(message.decode(errors="replace").split("\n", 5)[-1])
+                _announced = message.decode(errors="replace").split("\n", 5)[-1]
+                raise SirtakiInternalError(_announced)
             answer = json.loads(message[1:]) if message[:1] == b"G" else {}
             if answer.get("request") == _requests:  # an earlier init() may have left without its answer
                 return dict(answer)
     raise SirtakiInternalError("sirtakirun, which sends the ranks their addresses, has ended")
+
+
+def has_announced(error: BaseException) -> bool:
+    """Whether this error is the failure that the launcher has sent during init(). The launcher shows it itself."""
+    return bool(_announced) and _announced in str(error)
 
 
 def up() -> None:

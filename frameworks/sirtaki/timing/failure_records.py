@@ -40,7 +40,7 @@ def keep(cause: Mapping[str, Any]) -> None:
     found = records.latest(COUNT)
     rank, sets = core.rank(), core.process_sets()
     try:
-        os.makedirs(folder, exist_ok=True)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
         Path(folder, f"records_of_rank_{rank}.json").write_text(as_json(found, rank, cause))
         Path(folder, f"torch_rank_{rank}").write_bytes(pickle.dumps(for_torch(found, sets, rank), protocol=4))
     except OSError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from sirtaki.launch.elastic import actions
 from sirtaki.launch.elastic.actions import Slot
 from sirtaki.launch.elastic.discovery import Discovery
 from sirtaki.launch.elastic.membership import ELASTIC, START, Membership, State
+from sirtaki.launch.elastic.plan import Plan
 from sirtaki.launch.job import failure, tables
 from sirtaki.launch.job.failure import Failure
 from sirtaki.launch.job.job import Job
@@ -25,24 +26,6 @@ from sirtaki.launch.remote.remote_hosts import Remote
 from sirtaki.starters.request import Host
 
 _TIDY_UP = 3.0  # seconds until what is left of a job that is over is ended
-
-
-@dataclass
-class Plan:
-    """need, least, most: numbers of processes, as in Membership. timeout: seconds to wait for enough of them.
-    cooldown: the shortest and the longest rest of a slot after a failure, in seconds. hosts: at the start. script: that
-    prints the hosts from then on, "" if they stay. slots: of a host that it prints without a number.
-    """
-
-    need: int
-    least: int
-    most: int | None
-    timeout: float
-    reset_limit: int | None
-    cooldown: tuple[float, float]
-    hosts: list[Host]
-    script: str = ""
-    slots: int = 1
 
 
 class ElasticStart(OwnStart):

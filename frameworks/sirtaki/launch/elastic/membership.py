@@ -25,6 +25,7 @@ from sirtaki.launch.elastic.actions import (
     Start,
     Stop,
 )
+from sirtaki.launch.elastic.slots import Slots
 from sirtaki.starters.request import Host
 
 RESET_LIMIT_EXCEEDED_MESSAGE = (
@@ -68,9 +69,7 @@ class Membership:
         self.generation = 0
         self.first_failure: int | None = None
         self._need, self._least, self._most, self._reset_limit = need, least, most, reset_limit
-        self._slots: list[Slot] = []
-        self._resting: set[Slot] = set()
-        self._failures: dict[Slot, int] = {}  # in a row
+        self._slots = Slots()
         self._processes: dict[int, _Process] = {}
         self._next = 0
         self._members: set[int] = set()  # of the generation, without those that have come back or ended
@@ -110,7 +109,7 @@ class Membership:
         """These hosts may be used from now on."""
         if self.is_over() or self.state == State.ENDING:
             return
-        self._slots = [Slot(host.name, index) for host in hosts for index in range(host.slots)]
+        self._slots.set([Slot(host.name, index) for host in hosts for index in range(host.slots)])
         for process in list(self._processes.values()):
             if process.slot in self._slots or process.leaves:
                 continue
@@ -175,7 +174,7 @@ class Membership:
 
     def on_rested(self, slot: Slot) -> None:
         """A process may start in this slot again."""
-        self._resting.discard(slot)
+        self._slots.end_rest(slot)
         self._proceed()
 
     def on_limit(self, name: str) -> None:
@@ -208,22 +207,21 @@ class Membership:
         self._announce()
         if self.state in (State.WAITING, State.CHANGING) and not self._members:
             self._try_to_form()
-        if not any(not process.leaves for process in self._processes.values()) and self._all_rest():
+        if all(process.leaves for process in self._processes.values()) and self._slots.all_rest():
             self._fail("every slot has failed")
 
-    def _all_rest(self) -> bool:
-        return bool(self._slots) and self._resting.issuperset(self._slots)
-
     def _start_processes(self) -> None:
-        busy = {process.slot for process in self._processes.values()}
-        room = len(self._slots) if self._most is None else self._most
-        room -= sum(1 for process in self._processes.values() if self._is_wanted(process))
-        for slot in self._slots:
-            if room > 0 and slot not in busy and slot not in self._resting:
-                room -= 1
-                self._processes[self._next] = _Process(self._next, slot)
-                self._act(Start(self._next, slot))
-                self._next += 1
+        free = self._slots.free(self._busy())
+        if self._most is not None:
+            wanted = sum(1 for process in self._processes.values() if self._is_wanted(process))
+            free = free[: max(0, self._most - wanted)]
+        for slot in free:
+            self._processes[self._next] = _Process(self._next, slot)
+            self._act(Start(self._next, slot))
+            self._next += 1
+
+    def _busy(self) -> set[Slot]:
+        return {process.slot for process in self._processes.values()}
 
     def _is_wanted(self, process: _Process) -> bool:
         return not process.leaves and process.slot in self._slots
@@ -250,7 +248,7 @@ class Membership:
             return
         for process in ordered:
             if process.rank >= 0 and newest > self._newest:
-                self._failures.pop(process.slot, None)  # it has worked
+                self._slots.note_success(process.slot)
         self.generation += 1
         self._newest = newest
         self.state = State.FORMING
@@ -293,16 +291,15 @@ class Membership:
             return
         if process.number in self._members:
             self._lose(process.number, text)
-        busy = {other.slot for other in self._processes.values()}
-        for slot in self._slots:
-            if slot == process.slot or (unreachable and slot.host == process.slot.host and slot not in busy):
-                self._rest(slot)
+        self._rest(process.slot)
+        if unreachable:
+            for slot in self._slots.free(self._busy()):
+                if slot.host == process.slot.host:
+                    self._rest(slot)
 
     def _rest(self, slot: Slot) -> None:
-        if slot in self._slots and slot not in self._resting:
-            self._resting.add(slot)
-            self._failures[slot] = self._failures.get(slot, 0) + 1
-            self._act(Rest(slot, self._failures[slot]))
+        if failures := self._slots.rest(slot):
+            self._act(Rest(slot, failures))
 
     def _dismiss(self, process: _Process, why: str) -> None:
         """A process that waits in init() leaves by itself."""

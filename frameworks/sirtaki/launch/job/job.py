@@ -53,7 +53,7 @@ class Limits:
 class Job:
     """listeners: sockets that workers connect to. token: secret for workers that connect by TCP. starter: starts the
     ranks. start: makes what calls it. arrivals: which other hosts are reached, None if unknown. title: the job in one
-    line.
+    line. records: as in LastLines.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class Job:
         start: Callable[[selectors.BaseSelector, Callable[[bytes], None], bool], Mpiexec] = Mpiexec,
         arrivals: Arrivals | None = None,
         title: str = "a job",
+        records: str = "",
     ) -> None:
         self._screen = screen
         self._limits = limits
@@ -102,7 +103,7 @@ class Job:
         self._arrivals = arrivals
         self._failure = FirstFailure()
         self._ending = Ending()
-        self._last_lines = LastLines(screen, starter, self._mpiexec, self._workers, arrivals, verbose)
+        self._last_lines = LastLines(screen, starter, self._mpiexec, self._workers, arrivals, verbose, records)
         self._passed_on: set[int] = set()  # signals for which no rank has yet reported a missing handler
         self._handlers: dict[int, Any] = {}  # before this job
         self._received: set[int] = set()

@@ -36,7 +36,9 @@ class Ending:
 
 
 class LastLines:
-    """verbose: also prints mpiexec's words where a rank's failure explains the end better."""
+    """verbose: also prints mpiexec's words where a rank's failure explains the end better. records: a folder in which
+    the ranks of a failed job may have left their last records.
+    """
 
     def __init__(
         self,
@@ -46,8 +48,10 @@ class LastLines:
         workers: Workers,
         arrivals: Arrivals | None,
         verbose: bool,
+        records: str = "",
     ) -> None:
         self._screen = screen
+        self._records = records
         self._starter = starter
         self._mpiexec = mpiexec
         self._workers = workers
@@ -93,6 +97,8 @@ class LastLines:
             cause.code = code
         self.show_words(cause, ending)
         self._screen.show_for_rank(cause.reporter(), cause.details())
+        if os.path.isdir(self._records) and os.listdir(self._records):
+            self._screen.note(f"the last records of each rank: {self._records}")
         self._screen.note(str(cause))
         return cause.exit_code()
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 
 from sirtaki.host import interfaces
 
+_ELSEWHERE = "203.0.113.1"  # reserved for documentation, so the default route leads there
 _DISCARD_PORT = 9  # no data is sent: connecting a UDP socket only makes the kernel choose the route
 
 
@@ -127,6 +128,18 @@ def _of_interfaces(nics: Sequence[str]) -> list[str]:
 
 
 def _outside() -> list[str]:
+    """The address toward other networks comes first: it is more likely to be reached than that of a bridge."""
     every = [address for addresses in interfaces.addresses().values() for address in addresses]
     outside = [address for address in every if not ipaddress.ip_address(address).is_loopback]
+    outside.sort(key=lambda address: address != _by_default_route())
     return [address for address in outside if ":" not in address] or outside or ["127.0.0.1"]
+
+
+def _by_default_route() -> str:
+    """ "" if there is no such route."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((_ELSEWHERE, _DISCARD_PORT))
+        except OSError:
+            return ""
+        return str(probe.getsockname()[0])

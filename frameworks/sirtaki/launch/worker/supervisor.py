@@ -269,6 +269,7 @@ class Supervisor:
             self._launcher.send(channel.NUMBERS, content)
         elif kind == rank_link.LEAVES:
             self._state.left = True
+            self._generation = 0  # the rank may have connected again already, for the next one
         elif kind in (rank_link.UP, rank_link.FAILED):
             self._state.up = kind == rank_link.UP
             self._launcher.send(channel.OVER, {"well": self._state.up})
