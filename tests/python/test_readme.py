@@ -72,7 +72,12 @@ def test_every_dev_command_named_in_the_documents_exists() -> None:
 
 def test_settings_in_the_table_are_those_that_are_read() -> None:
     between_processes = ("FUNCTION", "LAUNCH_SPEC", "RANK_PROCESS", "RESTART_COUNT", "SIZE", "STARTED_AS", "SUPERVISOR")
-    internal = {f"SIRTAKI_{name}" for name in between_processes}
+    own_start = (
+        "ELASTIC",
+        "WORKER",
+        *(f"WORKER_{name}" for name in ("ADDRESS", "JOB", "LOCAL_RANK", "LOCAL_SIZE", "RANK")),
+    )
+    internal = {f"SIRTAKI_{name}" for name in (*between_processes, *own_start)}
     placeholder = {"SIRTAKI_X"}
     sources = [path for room in ("bindings", "collectives", "frameworks") for path in (TOP / room).rglob("*")]
     text = "".join(path.read_text() for path in sources if path.suffix in {".h", ".cc", ".py"})
