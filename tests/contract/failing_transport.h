@@ -61,6 +61,7 @@ class FailingTransport final : public Transport {
     inner_->set_patience(patience());
     return std::make_unique<FailingTransport>(inner_->split_members(ranks), exchanges_);
   }
+  void stop_data() override { inner_->stop_data(); }
   void abort_job(int exit_code) override { inner_->abort_job(exit_code); }
 
  private:
