@@ -4,10 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from launching import run, running
+
+from sirtaki.launch.elastic import discovery
 
 PROGRAM = [sys.executable, str(Path(__file__).with_name("elastic_program.py"))]
 SIGKILL = "killed by signal 9, SIGKILL (out of memory?)"
@@ -86,7 +89,7 @@ def test_a_script_adds_and_removes_slots(tmp_path: Path) -> None:
             ["--min-np", "2", "--elastic-timeout", "8", "--blacklist-cooldown-range", "20", "60"],
             ["9", "1@4=exit:7"],
             7,
-            "the job has failed: only 1 of at least 2 processes were there within the limit",
+            "the job has failed: only 1 of at least 2 processes called init() within --elastic-timeout",
             marks=pytest.mark.long,
         ),
         (["--min-np", "1"], ["9", "0@0=exit:3", "1@0=exit:3"], 3, "the job has failed: every slot has failed"),
@@ -130,3 +133,45 @@ def test_the_end_of_the_launcher_ends_all(number: int, tmp_path: Path) -> None:
         job.process.wait(timeout=30)
         assert job.process.returncode == (143 if number == signal.SIGTERM else -9)
         job.assert_nothing_left()
+
+
+def test_a_script_that_hangs_ends_with_all_that_it_has_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "_LONGEST", 0.5)
+    script = f"sleep 60 & echo $! > {tmp_path / 'pid'}; wait"
+    with pytest.raises(ValueError, match=r"it has not ended within 0\.5 s"):
+        discovery.run(script, 1)
+    pid = int((tmp_path / "pid").read_text())
+    while Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)
+
+
+def test_a_function_that_is_left_by_an_exit_is_no_success(tmp_path: Path) -> None:
+    """sys.exit(0) of one rank; then ranks that disagree about a call, twice: each rank that is left fails."""
+    body = """
+import sys
+import torch
+import sirtaki.torch as hvd
+
+hvd.init()
+state = hvd.elastic.TorchState(batch=0)
+@hvd.elastic.run
+def train(state):
+    while state.batch < 3:
+        if sys.argv[1] == "exit" and hvd.rank() == 1:
+            sys.exit(0)
+        wrong = hvd.rank() if sys.argv[1] == "disagree" and hvd.size() > 1 else 0
+        hvd.allreduce(torch.ones(2 + wrong), name="x")
+        state.batch += 1
+    print("trained", hvd.size(), flush=True)
+train(state)
+"""
+    program = tmp_path / "program.py"
+    program.write_text(body)
+    limits = ("--reset-limit", "1", "--blacklist-cooldown-range", "30", "60")
+    left = run("-np", "2", "--min-np", "1", *limits, sys.executable, str(program), "exit")
+    assert left.returncode == 0 and left.stdout.count(b"trained 1") == 1, left.stderr
+    assert b"train() was ended by sys.exit(0) on rank 1" in left.stderr
+    assert b"rank 1, process 1 on host localhost failed" in left.stderr
+    differ = run("-np", "2", "--min-np", "1", *limits, sys.executable, str(program), "disagree")
+    assert differ.returncode == 1 and b"trained" not in differ.stdout, (differ.stdout, differ.stderr)
+    assert differ.stderr.count(b"shape") >= 2, differ.stderr

@@ -270,7 +270,7 @@ def test_below_the_least_number_survivors_wait_until_the_limit():
     membership.on_end(2, False)
     membership.on_join(0, 4)
     membership.on_limit(ELASTIC)
-    assert only(membership, Stop) == [Stop("only 1 of at least 2 processes were there within the limit")]
+    assert only(membership, Stop) == [Stop("only 1 of at least 2 processes called init() within --elastic-timeout")]
 
 
 def test_members_that_do_not_come_back_within_the_limit_are_killed():

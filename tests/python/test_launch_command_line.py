@@ -305,7 +305,7 @@ def test_host_file(text: str, tmp_path: Path) -> None:
     ("content", "words"),
     [
         (b"n1 slots=2\nn2 2\n", r"hosts:2: 'n2 2' is not of the form 'host slots=n'"),
-        (b"# none\n", "hosts: no host in this file"),
+        (b"# none\n", "hosts: no host; a line has the form"),
         (b"n1 slots=two\n", "hosts:1: slots=two is not a number of slots"),
         (b"n1:2 slots=2\n", "hosts:1: .* gives the number of slots twice"),
         (b"n1\nn2 slots=0\n", "hosts:2: .* at least 1 slot"),

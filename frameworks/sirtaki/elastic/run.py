@@ -14,6 +14,10 @@ from sirtaki.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from sirtaki.native import core
 
 _MOST_ATTEMPTS = 10
+_NOT_RETURNED = (
+    "sirtaki: {}() was ended by sys.exit(0) on rank {}, while the others train. In an elastic job this is a failure: "
+    "return from the function on all ranks to end the job"
+)
 _log = logging.getLogger("sirtaki")
 
 
@@ -40,10 +44,14 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
                 if not skip_sync or membership.is_elastic():
                     state.sync()
                 return func(state, *args, **kwargs)
+            except SystemExit as error:
+                if membership.is_shared() and not error.code and attempts == 0:
+                    raise SystemExit(_NOT_RETURNED.format(func.__name__, membership.rank())) from error
+                raise
             except HorovodInternalError as error:
                 if attempts == _MOST_ATTEMPTS:
                     raise
-                if membership.is_shared() and not core.failure():
+                if membership.is_shared() and not _is_failure_of_job(error):
                     if refused == elastic.progress:
                         raise  # the same program would fail in the same way for ever
                     refused = elastic.progress
@@ -58,6 +66,14 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
             again = True
 
     return wrapper
+
+
+def _is_failure_of_job(error: BaseException) -> bool:
+    """Whether the job has failed by this, on all ranks. Otherwise the ranks disagree about a call, and each has this
+    error. The job may have failed since, because another rank has ended by the same error.
+    """
+    cause = core.failure().partition("\n")[0]
+    return bool(cause) and cause in str(error)
 
 
 def _release(error: BaseException) -> None:

@@ -37,6 +37,8 @@ def _does_without_mpi(chosen: Namespace) -> bool:
     control = settings.control()
     without = bool(chosen.use_gloo) or elastic_options.is_elastic(chosen)
     without = without or (control == "sockets" and not chosen.use_mpi)
+    if without and control == "mpi":
+        raise ValueError("SIRTAKI_CONTROL=mpi contradicts --gloo and the options of elastic jobs, which do without MPI")
     if without and chosen.launcher != "auto":
         raise ValueError(f"--launcher {chosen.launcher} starts ranks that use MPI, but this job does without it")
     if without or control or chosen.use_mpi or chosen.launcher != "auto" or settings.look_up("MPI")[1]:

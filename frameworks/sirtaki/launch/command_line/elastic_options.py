@@ -51,6 +51,8 @@ def check(options: argparse.Namespace) -> None:
         raise ValueError("--mpi: an elastic job cannot use MPI, which does not survive the loss of a rank")
     if options.launcher != "auto":
         raise ValueError(f"--launcher {options.launcher}: sirtakirun itself starts the ranks of an elastic job")
+    if options.host_discovery_script is not None and not options.host_discovery_script.strip():
+        raise ValueError("--host-discovery-script '': expected a command that prints hosts")
     least, most = options.min_num_proc, options.max_num_proc
     if options.num_proc is None:
         options.num_proc = least

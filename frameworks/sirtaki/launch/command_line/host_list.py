@@ -47,7 +47,7 @@ def from_text(content: bytes, path: str, slots: int = 1) -> list[Host]:
         if text:
             found.append(_from_line(text, where, slots))
     if not found:
-        raise ValueError(f"{path}: no host in this file; its lines have the form {_FORMS}")
+        raise ValueError(f"{path}: no host; a line has the form {_FORMS}")
     return _merged(found)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
+import signal
 import subprocess
 import time
 from collections.abc import Callable
+from typing import Any
 
 from sirtaki.host.timers import Timers
 from sirtaki.launch.command_line import host_list
@@ -20,15 +23,33 @@ _LONGEST_ANSWER = 1 << 20  # bytes
 def run(script: str, slots: int) -> list[Host]:
     """Runs the script once, and waits for it. ValueError if it fails, or prints something else than hosts."""
     try:
-        done = subprocess.run(_words(script), stdin=subprocess.DEVNULL, capture_output=True, timeout=_LONGEST)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        process = _start(script, subprocess.PIPE)
+    except OSError as error:
         raise ValueError(f"--host-discovery-script {script}: {error}") from None
-    return _read(script, slots, done.returncode, done.stdout, done.stderr)
+    try:
+        out, err = process.communicate(timeout=_LONGEST)
+    except subprocess.TimeoutExpired:
+        raise ValueError(_too_long(script)) from None
+    finally:
+        _kill(process)
+    return _read(script, slots, process.returncode, out, err)
 
 
-def _words(script: str) -> list[str]:
-    """The shell runs it, so it may have arguments."""
-    return ["/bin/sh", "-c", script]
+def _start(script: str, err: int) -> subprocess.Popen[bytes]:
+    """The shell runs it, so it may have arguments. It has a process group of its own."""
+    words = ["/bin/sh", "-c", script]
+    streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": err}
+    return subprocess.Popen(words, **streams, start_new_session=True)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Also what the script has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def _too_long(script: str) -> str:
+    return f"--host-discovery-script {script}: it has not ended within {_LONGEST:g} s"
 
 
 def _read(script: str, slots: int, code: int, out: bytes, err: bytes) -> list[Host]:
@@ -71,18 +92,12 @@ class Discovery:
             self._timers.cancel(self._ask)
             self._timers.cancel(self._end)
         if self._process is not None:
-            self._process.kill()
+            _kill(self._process)
 
     def _ask(self) -> None:
         self._answer.clear()
         try:
-            self._process = subprocess.Popen(
-                _words(self._script),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            self._process = _start(self._script, subprocess.STDOUT)
         except OSError as error:
             self._note(str(error))
             self._timers.at(time.monotonic() + _EVERY, self._ask)
@@ -95,7 +110,8 @@ class Discovery:
     def _end(self) -> None:
         """It takes too long."""
         assert self._process is not None
-        self._process.kill()
+        self._note(_too_long(self._script))
+        _kill(self._process)
 
     def _on_words(self, pipe: object, events: int) -> None:
         assert self._process is not None and self._process.stdout is not None
@@ -114,7 +130,8 @@ class Discovery:
         if self._stopped:
             return
         self._timers.at(time.monotonic() + _EVERY, self._ask)
-        self._take(code)
+        if code != -signal.SIGKILL:
+            self._take(code)
 
     def _take(self, code: int) -> None:
         answer = bytes(self._answer)

@@ -62,6 +62,10 @@ class ElasticJob(Job):
 
     def _on_started(self) -> None:
         self._on_hosts(self._plan.hosts)
+        slots = sum(host.slots for host in self._plan.hosts)
+        if slots < self._plan.need:
+            limit = f"{self._plan.timeout:g} s"
+            self._screen.note(f"{slots} of {self._plan.need} slots are there; waits for more, up to {limit}")
         if self._plan.script:
             self._discovery.start(self._selector, self._timers)
 
@@ -268,7 +272,8 @@ class ElasticJob(Job):
     def _end_process(self, number: int, kill: bool) -> None:
         how = signal.SIGKILL if kill else signal.SIGTERM
         if kill:
-            self._screen.note(f"{self._named(number)} is killed: it has not come back to init() within the limit")
+            text = "it has not come back to init() in time, so it is stopped or hangs"
+            self._screen.note(f"{self._named(number)} is killed: {text}")
         if worker := self._workers.find(number):
             self._workers.end_program(worker, how)  # a process that is just starting is ended when it arrives
 

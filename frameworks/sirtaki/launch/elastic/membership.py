@@ -331,7 +331,10 @@ class Membership:
         waiting = sum(1 for process in self._processes.values() if process.waits and self._is_wanted(process))
         wanted = self._least if self.generation else self._need
         if waiting < wanted:
-            self._fail(f"only {waiting} of at least {wanted} processes were there within the limit")
+            absent = [p for p in self._processes.values() if self._is_wanted(p) and not p.waits]
+            names = ", ".join(f"process {p.number} on host {p.slot.host}" for p in absent)
+            which = f"; not there: {names}" if names else ""
+            self._fail(f"only {waiting} of at least {wanted} processes called init() within --elastic-timeout{which}")
             return
         self._kill(self._members)
         self._act(Limit(ELASTIC, True))
