@@ -213,6 +213,18 @@ def test_a_rank_that_does_not_call_init(tmp_path: Path) -> None:
     assert b"1 of 2 ranks arrived within 2 s (SIRTAKI_START_TIMEOUT), missing: rank 1" in done.stderr.splitlines()[-1]
 
 
+def test_a_rank_that_ends_before_init(tmp_path: Path) -> None:
+    """The launcher has seen its end, so that the others need not wait for the limit."""
+    start = (
+        "import os, sys\nif int(os.environ.get('PMI_RANK') or os.environ['OMPI_COMM_WORLD_RANK']) == 1: sys.exit(0)\n"
+    )
+    done = run("-np", "3", *written(tmp_path, "", start + JOINED), SIRTAKI_START_TIMEOUT="1000")
+    assert done.returncode == 1
+    last = done.stderr.decode().splitlines()[-1]
+    assert last.startswith("sirtakirun: rank 1 on host ") and " host ? " not in last
+    assert "rank 1 ended with exit code 0 without calling init(), in which other ranks wait" in last, last
+
+
 def test_a_rank_that_is_stopped_within_init(tmp_path: Path) -> None:
     """The others are in MPI_Init, which waits without a limit."""
     stop = "if os.environ['PMI_RANK'] == '1': core.init = lambda *_: os.kill(os.getpid(), signal.SIGSTOP)\nhvd.init()"

@@ -61,7 +61,7 @@ class Failure:
     def __str__(self) -> str:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.time))
         place = f"{self.site}, " if self.site else ""
-        what = "missing" if self.kind == "passed limit" else "failed"
+        what = "was missing" if self.kind == "passed limit" else "failed"
         return f"rank {self.rank} on host {self.host} {what} first: {self.first_line()} ({place}{when})"
 
     def first_line(self) -> str:

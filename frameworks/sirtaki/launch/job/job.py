@@ -296,6 +296,8 @@ class Job:
             self._failure.on_exit(cause)
             if code or message["lost"]:
                 self._fail(cause)
+            else:
+                self._starting.on_end(worker.rank)
         if self._failure.cause is not None and self._workers.all_ended():
             self._end(signal.SIGTERM)
 

@@ -23,6 +23,7 @@ class Starting:
         self._calls = Counter[int]()
         self._inside: set[int] = set()
         self._failed: set[int] = set()  # init() raised an exception, which the program may have caught
+        self._ended: set[int] = set()  # programs that have ended
         self._asked = False
 
     def on_call(self, rank: int, limit: float) -> None:
@@ -33,6 +34,16 @@ class Starting:
         self._failed.discard(rank)
         if self.due == NEVER or was_complete != self._is_complete():
             self.due = time.monotonic() + self._limit
+        self._check_ended()
+
+    def on_end(self, rank: int) -> None:
+        """The rank's program has ended. If it has never called init(), the others wait in vain."""
+        self._ended.add(rank)
+        self._check_ended()
+
+    def _check_ended(self) -> None:
+        if self._inside and self._ended - set(self._calls):
+            self.due = 0.0
 
     def on_over(self, rank: int, well: bool) -> None:
         self._inside.discard(rank)
@@ -54,6 +65,8 @@ class Starting:
         """(the first missing rank, the message about all of them)."""
         self.due = NEVER
         late = self._late_callers()
+        if gone := sorted(self._ended - set(self._calls)):
+            return gone[0], f"{names(gone)} ended with exit code 0 without calling init(), in which other ranks wait"
         if not self._is_complete():
             late = sorted(set(range(self._ranks)) - set(self._calls))
         if late:

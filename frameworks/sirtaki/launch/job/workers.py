@@ -69,6 +69,7 @@ class Workers:
         lost_after: float = 0,
     ) -> None:
         self.arrived: set[int] = set()  # ranks, including those that have left
+        self._hosts: dict[int, str] = {}  # of these
         self._selector = selector
         self._token = token
         self.ranks = ranks
@@ -151,7 +152,7 @@ class Workers:
 
     def host_of(self, rank: int) -> str:
         """The rank's host, as its worker has sent it; "?" if unknown."""
-        return next((worker.host for worker in self._of_ranks() if worker.rank == rank), "?")
+        return self._hosts.get(rank, "?")
 
     def _of_ranks(self) -> list[Worker]:
         return [worker for worker in self._connected.values() if worker.rank >= 0]
@@ -237,6 +238,7 @@ class Workers:
             message = json.loads(payload)
             worker.rank, worker.host = message["rank"], message["host"]
             self.arrived.add(worker.rank)
+            self._hosts[worker.rank] = worker.host
             self._on_arrival(worker)
         elif kind == channel.JOINED:
             self._on_joined(worker, float(json.loads(payload)["limit"]))
