@@ -12,7 +12,7 @@ namespace {
 
 // The kernel offers this counter as a clock only while it is the same on all cores and never changes its rate: it takes
 // one that it has found unstable from the list. In virtual machines it often prefers another clock to it.
-bool kernel_trusts_counter() {
+[[maybe_unused]] bool kernel_trusts_counter() {
   std::ifstream sources("/sys/devices/system/clocksource/clocksource0/available_clocksource");
   return std::find(std::istream_iterator<std::string>(sources), {}, "tsc") != std::istream_iterator<std::string>();
 }
@@ -21,7 +21,7 @@ bool kernel_trusts_counter() {
 
 #if defined(__x86_64__)
 TickClock::TickClock() : uses_counter_(kernel_trusts_counter()), first_(pair()) {}
-#else
+#else  // the function above is not needed
 TickClock::TickClock() : uses_counter_(false), first_(pair()) {}
 #endif
 
