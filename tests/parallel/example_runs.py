@@ -44,7 +44,7 @@ def outputs_of_one_job(ranks: int, lines: Sequence[str]) -> list[str]:
 def _run(ranks: int, words: Sequence[str], extra: Mapping[str, str] | None) -> jobs.Ended:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "output")
-        job = jobs.start(ranks, [*jobs.NICE, sys.executable, *words], file, extra)
+        job = jobs.start(ranks, [sys.executable, *words], file, extra)
         try:
             job.wait(_SECONDS)
         finally:

@@ -37,7 +37,6 @@ UNNOTICED = ("sh", "-c", '"$@"; code=$?; sleep 3; exit $code', "sh")
 
 
 # Before a rank's program that computes, so that it does not hold up tests with time limits, which may run beside it.
-NICE = ("nice", "-n", "5")
 
 
 @dataclass(frozen=True)

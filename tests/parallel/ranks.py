@@ -67,7 +67,7 @@ def _start(count: int, tests: list[str], root: Path, folder: Path, settings: dic
     }
     if operations := os.environ.get("TEST_GPU_OPERATIONS"):  # jobs.py lets no setting through
         extra["SIRTAKI_GPU_OPERATIONS"] = operations
-    return jobs.start(count, [*jobs.NICE, sys.executable, "-c", _PROGRAM], folder / "output", extra)
+    return jobs.start(count, [sys.executable, "-c", _PROGRAM], folder / "output", extra)
 
 
 class Job:
