@@ -36,9 +36,6 @@ _SETTINGS = {
 UNNOTICED = ("sh", "-c", '"$@"; code=$?; sleep 3; exit $code', "sh")
 
 
-# Before a rank's program that computes, so that it does not hold up tests with time limits, which may run beside it.
-
-
 @dataclass(frozen=True)
 class Ended:
     """A job that is over. code: None if it had to be killed. output: stdout and stderr of all ranks."""
