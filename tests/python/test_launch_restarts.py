@@ -32,8 +32,9 @@ def test_a_job_that_loses_a_rank_starts_anew(tmp_path: Path) -> None:
     done = run("-np", "2", *words, *written(tmp_path, DIES_ONCE))
     assert done.returncode == 0, done.stderr
     said = lines_of(done.stderr)
-    assert "rank 1 on host" in said[0] and "failed first: killed by signal 9" in said[0]
-    assert said[1] == "sirtakirun: restart 1 of 2 in 1 s: rank 1 failed (killed by signal 9, SIGKILL (out of memory?))"
+    assert said[0].startswith("sirtakirun: the last records of each rank: ")
+    assert "rank 1 on host" in said[1] and "failed first: killed by signal 9" in said[1]
+    assert said[2] == "sirtakirun: restart 1 of 2 in 1 s: rank 1 failed (killed by signal 9, SIGKILL (out of memory?))"
     assert len([line for line in said if "restart" in line]) == 1
     for rank in (0, 1):
         lives = (tmp_path / f"rank.{rank}" / "stdout").read_text().splitlines()
