@@ -86,7 +86,7 @@ def test_secret_and_environment_are_on_no_command_line(hosts: Hosts) -> None:
     body = "open(f'{sys.argv[1]}/{rank}', 'w').close()\ntime.sleep(300)\n"
     with hosts.running(body, start=PLAIN, T_SECRET="open-sesame") as job:
         job.wait_for(hosts.there, 3)
-        (directory,) = job.temporary.glob("sirtaki-*")
+        (directory,) = (path.parent for path in job.temporary.glob("sirtaki-*/spec"))
         assert directory.stat().st_mode & 0o777 == 0o700
         assert {path.stat().st_mode & 0o777 for path in directory.iterdir() if path.is_file()} == {0o600}
         token = json.loads((directory / "spec").read_bytes())["token"].encode("latin-1")
