@@ -13,9 +13,9 @@
 #include "fabric/loopback_fabric.h"
 #include "fake_device.h"
 #include "fake_nccl.h"
+#include "observer/gpu_times.h"
 #include "plane/gpu/gpu.h"
 #include "plane/point_to_point.h"
-#include "recorder/gpu_times.h"
 #include "transport/loopback.h"
 #include "waiting.h"
 
@@ -238,6 +238,30 @@ void check_times(Rank& rank, GpuTimes& times) {
   times.switch_to(false);
   CHECK(rank.seen(rank.submit(Verb::kAllreduce, "a", tensor, 1.0F), tensor) == 2.0F);
   CHECK_MESSAGE(times.take(waiting).empty(), "it is switched off again");
+}
+
+TEST_CASE("Batches of two groups that are queued at the same time have a time each") {
+  const auto device = make_fake_device();
+  const Stream stream = device->make_stream();
+  GpuTimes times;
+  times.switch_to(true);
+  const BatchEvent first{.group = 0, .number = 1};
+  const BatchEvent second{.group = 3, .number = 1};
+  times.on_queueing_begun(first, *device, stream);
+  times.on_queueing_begun(second, *device, stream);
+  times.on_queueing_ended(second, *device, stream);
+  device->record(stream)->block();
+  std::size_t waiting = 0;
+  REQUIRE(times.take(waiting).size() == 1);
+  CHECK(waiting == 1);
+  times.on_queueing_ended(first, *device, stream);
+  device->record(stream)->block();
+  const std::vector<GpuTime> taken = times.take(waiting);
+  REQUIRE(taken.size() == 1);
+  CHECK(taken[0].group == 0);
+  CHECK(waiting == 0);
+  times.switch_to(false);
+  device->destroy(stream);
 }
 
 TEST_CASE("A trace has the times of each batch on the GPU, by the host's clock") {

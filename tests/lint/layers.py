@@ -23,7 +23,7 @@ CPP = {  # rooms in collectives/, the lowest first
     "math": ("base",),
     "device": ("base", "loader", "math"),
     "observer": ("base", "device"),
-    "recorder": ("base", "device", "observer"),
+    "recorder": ("base", "observer"),
     "mpi": ("base", "loader"),
     "sleep": ("base",),
     "transport": ("base", "mpi"),

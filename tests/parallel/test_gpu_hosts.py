@@ -1,4 +1,4 @@
-"""Four GPUs, as two hosts of two: hosts are told apart by SIRTAKI_HOSTNAME. Process sets over halves of them."""
+"""Four GPUs, as two hosts of two: SIRTAKI_HOSTNAME gives each rank its host. Process sets over halves of the ranks."""
 
 import jobs
 import pytest

@@ -6,7 +6,7 @@
 #include <mutex>
 
 #include "core/process.h"
-#include "recorder/gpu_times.h"
+#include "observer/gpu_times.h"
 
 namespace sirtaki {
 namespace {

@@ -16,10 +16,6 @@ def is_shared() -> bool:
     return is_elastic() and core.is_initialized()
 
 
-def rank() -> int:
-    return core.rank()
-
-
 def reset() -> None:
     """Leaves the job, and joins it again with the ranks that it has now. Process sets are registered again.
 

@@ -46,7 +46,7 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
                 return func(state, *args, **kwargs)
             except SystemExit as error:
                 if membership.is_shared() and not error.code and attempts == 0:
-                    raise SystemExit(_NOT_RETURNED.format(func.__name__, membership.rank())) from error
+                    raise SystemExit(_NOT_RETURNED.format(func.__name__, core.rank())) from error
                 raise
             except HorovodInternalError as error:
                 if attempts == _MOST_ATTEMPTS:

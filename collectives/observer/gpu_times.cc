@@ -1,8 +1,9 @@
-#include "recorder/gpu_times.h"
+#include "observer/gpu_times.h"
 
+#include <algorithm>
+#include <functional>
+#include <iterator>
 #include <utility>
-
-#include "recorder/tick_clock.h"
 
 namespace sirtaki {
 namespace {
@@ -13,7 +14,15 @@ bool is_of(const GpuTime& time, const BatchEvent& batch) {
   return time.group == batch.group && time.planned == batch.planned && time.number == batch.number;
 }
 
+std::int64_t nanoseconds() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
+
 }  // namespace
+
+// Batches of several groups may be queued at the same time.
+std::deque<GpuTimes::Pair>::iterator GpuTimes::open_pair(const BatchEvent& batch) {
+  return std::ranges::find_if(pairs_,
+                              [&](const Pair& pair) { return pair.end == nullptr && is_of(pair.batch, batch); });
+}
 
 void GpuTimes::switch_to(bool on) {
   const std::lock_guard lock(mutex_);
@@ -27,8 +36,7 @@ void GpuTimes::on_queueing_begun(const BatchEvent& batch, Device& gpu, Stream st
   if (!on_.load(std::memory_order_relaxed)) return;
   const std::lock_guard lock(mutex_);
   // A batch of tensors of several kinds is queued piece by piece.
-  if (!pairs_.empty() && is_of(pairs_.back().batch, batch)) return;
-  if (pairs_.size() >= kMost) return;
+  if (open_pair(batch) != pairs_.end() || pairs_.size() >= kMost) return;
   try {
     if (gpu.is_capturing(stream)) return;
     gpu_ = &gpu;
@@ -42,20 +50,20 @@ void GpuTimes::on_queueing_begun(const BatchEvent& batch, Device& gpu, Stream st
 void GpuTimes::on_queueing_ended(const BatchEvent& batch, Device& gpu, Stream stream) {
   if (!on_.load(std::memory_order_relaxed)) return;
   const std::lock_guard lock(mutex_);
-  if (pairs_.empty() || !is_of(pairs_.back().batch, batch)) return;
+  const auto pair = open_pair(batch);
+  if (pair == pairs_.end()) return;
   try {
-    pairs_.back().end = gpu.record_timed(stream);
+    pair->end = gpu.record_timed(stream);
   } catch (const Error&) {
-    pairs_.pop_back();
+    pairs_.erase(pair);
   }
 }
 
 std::vector<GpuTimes::Pair> GpuTimes::take_over(std::size_t& waiting) {
-  std::vector<Pair> over;
-  while (!pairs_.empty() && pairs_.front().end != nullptr && pairs_.front().end->reached()) {
-    over.push_back(std::move(pairs_.front()));
-    pairs_.pop_front();
-  }
+  const auto is_over = [](const Pair& pair) { return pair.end != nullptr && pair.end->reached(); };
+  const auto first = std::stable_partition(pairs_.begin(), pairs_.end(), std::not_fn(is_over));
+  std::vector<Pair> over(std::make_move_iterator(first), std::make_move_iterator(pairs_.end()));
+  pairs_.erase(first, pairs_.end());
   waiting = pairs_.size();
   return over;
 }
@@ -64,10 +72,10 @@ GpuTimes::Moment GpuTimes::now(Device& gpu, Stream stream) {
   Moment best;
   std::int64_t shortest = 0;
   for (int i = 0; i < kTries; ++i) {
-    const std::int64_t before = TickClock::nanoseconds();
+    const std::int64_t before = nanoseconds();
     EventPtr event = gpu.record_timed(stream);
     event->block();
-    const std::int64_t took = TickClock::nanoseconds() - before;
+    const std::int64_t took = nanoseconds() - before;
     if (best.event == nullptr || took < shortest) best = {std::move(event), before + took / 2};
     if (i == 0 || took < shortest) shortest = took;
   }

@@ -48,6 +48,7 @@ class GpuTimes final : public Observer {
     std::int64_t time = 0;
   };
 
+  std::deque<Pair>::iterator open_pair(const BatchEvent& batch);
   std::vector<Pair> take_over(std::size_t& waiting);
   static Moment now(Device& gpu, Stream stream);
 
