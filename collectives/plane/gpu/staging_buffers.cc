@@ -107,7 +107,7 @@ void StagingBuffers::fetch(const StagingStep& step, Buffer& buffer, std::size_t 
       parts.push_back({copy.memory, place_of(copy, buffer.packed, element_size), copy.count});
     }
     device_.convert(bits_of(element_size), bits_of(element_size), parts, 1.0, to_host_);
-    copies = {whole};
+    copies.assign(1, whole);
   }
   move(copies, buffer, element_size, true, to_host_);
   buffer.fetched = device_.record(to_host_);
