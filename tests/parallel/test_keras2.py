@@ -313,6 +313,8 @@ def test_xla(caplog) -> None:
 
 @ranks(2)
 def test_gradients_that_would_not_be_reduced_are_refused() -> None:
+    with pytest.raises(ValueError, match="optimizers of TensorFlow 1 and Keras 2 make their state as whole"):
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.1), shard_optimizer_state=True)
     variable, gradient = tf.Variable([0.0]), tf.constant([1.0 + hvd.rank()])
     new, legacy = (hvd.DistributedOptimizer(kind.SGD(1.0)) for kind in (NEW, LEGACY))
     scaled = hvd.DistributedOptimizer(keras.mixed_precision.LossScaleOptimizer(NEW.SGD(1.0)))

@@ -41,7 +41,7 @@ _CALLBACKS = {"BroadcastGlobalVariablesCallback": _PROCESS_SET, "MetricAverageCa
 # {section: {name: (Sirtaki's arguments from the first that differs on, or "missing"; the reason)}}.
 _FORMS = ("", "_async")
 _OUT = ("out=None", "can put the result into memory of the caller")
-_UNSHARDED = {"DistributedOptimizer": ("shard_optimizer_state=False", "refused with the reason; sirtaki.torch has it")}
+_UNSHARDED = {"DistributedOptimizer": ("shard_optimizer_state=False", "each rank may keep a part of the state only")}
 _DIFFERENT: dict[str, dict[str, tuple[str, str]]] = {
     "horovod.torch": {
         **_MEMBERS,

@@ -75,13 +75,20 @@ def check_devices(**devices: Any) -> None:
             raise ValueError(f"{name} must be a string, got {device!r}; pass the arguments after it by keyword")
 
 
-def check_unsharded(shard_optimizer_state: Any) -> None:
-    """ValueError, with the reason, if a Keras or TensorFlow optimizer is to divide its state."""
-    if shard_optimizer_state is not False:
+def checked_flag(name: str, value: Any) -> bool:
+    """ValueError unless it is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
+    return value
+
+
+def check_unsharded(shard_optimizer_state: bool, optimizer: Any) -> None:
+    """ValueError, with the reason, if an optimizer of TensorFlow 1 or Keras 2 is to divide its state."""
+    if checked_flag("shard_optimizer_state", shard_optimizer_state):
         raise ValueError(
-            f"shard_optimizer_state={shard_optimizer_state!r} works with sirtaki.torch.DistributedOptimizer only: a "
-            "Keras or TensorFlow optimizer makes its state as whole variables of the model's shapes, and compiled "
-            "steps refer to them"
+            f"shard_optimizer_state=True does not work with {type(optimizer).__module__}.{type(optimizer).__name__}: "
+            "optimizers of TensorFlow 1 and Keras 2 make their state as whole variables of the model's shapes. Use an "
+            "optimizer of Keras 3, or sirtaki.torch"
         )
 
 

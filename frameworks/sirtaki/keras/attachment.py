@@ -33,6 +33,7 @@ class Attachment:
         self.passes: Any = None  # Keras 2: the helper that sums gradients
         self.check = ParameterCheck.from_environment()
         self.before_first_step: Callable[[], None] | None = None
+        self.pieces: Any = None  # with shard_optimizer_state, once the optimizer is built
         self.delegated = 0  # above 0 while an outer optimizer has reduced the gradients already
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Attachment:

@@ -11,11 +11,13 @@ from sirtaki.elastic.arrays import VariablesState
 from sirtaki.elastic.state import ObjectState as ObjectState
 from sirtaki.elastic.state import State as State
 from sirtaki.keras import backends, generations
+from sirtaki.keras.attachment import attachment_of
 from sirtaki.keras.callbacks.elastic import (
     CommitStateCallback,
     UpdateBatchStateCallback,
     UpdateEpochStateCallback,
 )
+from sirtaki.keras.distributed import is_distributed
 
 __all__ = [
     "CommitStateCallback",
@@ -62,6 +64,11 @@ class TensorFlowKerasState(VariablesState):
         self.model = model
         self.optimizer = getattr(model, "optimizer", None) if optimizer is None else optimizer
         self.backend = backend
+        if is_distributed(self.optimizer) and attachment_of(self.optimizer).options.sharded:
+            raise ValueError(
+                f"{type(self).__name__} cannot keep an optimizer with shard_optimizer_state=True: each rank has a part "
+                "of its state, which would be lost with the rank"
+            )
         super().__init__(**kwargs)
 
     def _variables(self) -> list[Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sirtaki.checks.arguments import Groups, check_devices, check_unsharded, checked_groups
+from sirtaki import settings
+from sirtaki.checks.arguments import Groups, check_devices, checked_flag, checked_groups
 from sirtaki.compression import Compressor, NoneCompressor
 from sirtaki.keras import generations
 from sirtaki.keras.attachment import Attachment, attach, attachment_of, checked_key
@@ -42,7 +43,7 @@ def convert(optimizer: Any, attachment: Attachment) -> Any:
     generation = generations.load()
     generation.install_hooks()
     wrapped = wrapped_class(optimizer)
-    made = _distributed_class(generation.steps_for(optimizer), wrapped, attachment.options)
+    made = _distributed_class(generation.steps_for(optimizer, attachment.options), wrapped, attachment.options)
     object.__setattr__(optimizer, "__class__", made)
     attach(optimizer, attachment)
     return optimizer
@@ -51,6 +52,8 @@ def convert(optimizer: Any, attachment: Attachment) -> Any:
 def convert_outer(outer: Any, inner: Any) -> None:
     """Distributes an optimizer that wraps a distributed one, with the same options."""
     given = attachment_of(inner)
+    if given.options.sharded:
+        generations.load().check_can_shard(outer, type(outer))
     attachment = Attachment(given.options, given.groups)
     attachment.local = given.local  # a shared set: variables may be registered later, with either optimizer
     convert(outer, attachment)
@@ -85,7 +88,8 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     Sum. backward_passes_per_step: sums the gradients of that many calls of apply() (average_aggregated_gradients:
     averages) for one update; it becomes Keras's gradient_accumulation_steps. groups: a number of groups, or lists of
     variables; each group is one request. scale_local_gradients: divides the gradients of variables given to
-    register_local_var() by the number of ranks. shard_optimizer_state: False; only sirtaki.torch has it.
+    register_local_var() by the number of ranks. shard_optimizer_state: each rank keeps an N-th of the state; for
+    elementwise optimizers of Keras 3 (sharded_optimizer.md says what changes).
 
     A rank outside the process set reduces nothing. Before init, and for wrong arguments: ValueError with the value. The
     order of arguments is that of horovod.keras; sirtaki.tensorflow.keras has that of horovod.tensorflow.keras.
@@ -117,7 +121,7 @@ def distributed(
     shard_optimizer_state: bool = False,
 ) -> Any:
     """What DistributedOptimizer does, for each order of its arguments."""
-    check_unsharded(shard_optimizer_state)
+    checked_flag("shard_optimizer_state", shard_optimizer_state)
     check_devices(device_dense=device_dense, device_sparse=device_sparse)
     generation = generations.load()
     if not isinstance(optimizer, generation.Optimizer):
@@ -138,12 +142,30 @@ def distributed(
         group_count,
         process_set,
         scale_local_gradients,
+        shard_optimizer_state,
     )
+    if shard_optimizer_state:
+        _check_can_shard(optimizer, group_count or grouped)
     generation.set_passes(optimizer, options)
     attachment = Attachment(options, [[checked_key(optimizer, variable) for variable in group] for group in grouped])
     if is_distributed(optimizer):  # the new options replace the old
         attachment.local = attachment_of(optimizer).local
-    return convert(optimizer, attachment)
+    convert(optimizer, attachment)
+    if shard_optimizer_state:
+        generation.divide_state(optimizer)
+    return optimizer
+
+
+def _check_can_shard(optimizer: Any, groups: Any) -> None:
+    if groups:
+        raise ValueError("shard_optimizer_state=True does not work with groups: it reduces each gradient by itself")
+    if is_distributed(optimizer):
+        raise ValueError("shard_optimizer_state=True needs an optimizer that is not distributed yet")
+    if settings.flag("ELASTIC"):
+        raise ValueError(
+            "shard_optimizer_state=True does not work in an elastic job: the part of a rank that dies would be lost"
+        )
+    generations.load().check_can_shard(optimizer, wrapped_class(optimizer))
 
 
 def PartialDistributedOptimizer(  # noqa: N802  Horovod's name

@@ -25,6 +25,7 @@ class Options:
     group_count: int
     process_set: ProcessSet
     scale_local_gradients: bool
+    sharded: bool
 
     @property
     def scales(self) -> tuple[float, float]:
@@ -48,6 +49,7 @@ def checked_options(
     group_count: int,
     process_set: ProcessSet,
     scale_local_gradients: bool,
+    shard_optimizer_state: bool,
 ) -> Options:
     """ValueError for what is wrong, with the value."""
     if name is not None and not isinstance(name, str):
@@ -66,4 +68,5 @@ def checked_options(
         group_count=group_count,
         process_set=process_set,
         scale_local_gradients=bool(scale_local_gradients),
+        sharded=shard_optimizer_state,
     )

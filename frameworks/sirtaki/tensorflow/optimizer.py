@@ -97,7 +97,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     optimizer: a tf.compat.v1.train.Optimizer, which reduces in compute_gradients(), or a Keras optimizer (see
     sirtaki.keras.DistributedOptimizer). backward_passes_per_step: sums the gradients of that many passes (averages, if
     average_aggregated_gradients) before it reduces them. The other arguments are those of DistributedGradientTape.
-    shard_optimizer_state: False; only sirtaki.torch has it. name, use_locking, device_*: ignored; Horovod's programs
+    shard_optimizer_state: for Keras 3 only. name, use_locking, device_*: ignored; Horovod's programs
     pass them. ValueError for anything else.
 
     >>> optimizer = hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.5))
@@ -109,9 +109,9 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     """
     arguments = dict(locals())
     del arguments["use_locking"]
-    check_unsharded(shard_optimizer_state)
     check_devices(device_dense=device_dense, device_sparse=device_sparse)
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        check_unsharded(shard_optimizer_state, optimizer)
         reducer = GradientReducer.make(
             compression,
             sparse_as_dense,

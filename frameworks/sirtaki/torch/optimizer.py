@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from sirtaki import settings
-from sirtaki.checks.arguments import checked_passes, checked_predivide
+from sirtaki.checks.arguments import checked_flag, checked_passes, checked_predivide
 from sirtaki.checks.parameter_check import ParameterCheck
 from sirtaki.compression import checked_compression
 from sirtaki.native import core
@@ -34,7 +34,7 @@ from sirtaki.torch.gradients.optimizer_options import (
 from sirtaki.torch.gradients.reducer import GradientReducer
 from sirtaki.torch.parameter_check import described
 from sirtaki.torch.sharded_optimizer import ShardedSteps, Sharding
-from sirtaki.torch.sharding.options import check_options, checked_flag
+from sirtaki.torch.sharding.options import check_options
 
 
 class Attachment:

@@ -12,6 +12,8 @@ dense(gradient)                      the same gradient, dense
 scaled(gradient, factor)
 reduce(units, options)               [(name, gradients, variables)] to lists of reduced gradients, all in progress at
                                      once; the gradients of one unit are one request
+scatter(units, options)              [(name, rows)] to lists of this rank's parts of the reduced rows
+gather(units, options)               [(name, parts)] to lists of all ranks' parts, joined
 reduce_max(tensors, name, options)   the largest value on any rank
 after_step(check, variables, process_set)  as ParameterCheck.after_step
 check_parameters(variables, process_set)

@@ -14,9 +14,11 @@ from sirtaki.process_sets import ProcessSet, require_id
 from sirtaki.reduce_ops import Max
 from sirtaki.tensorflow import parameter_check
 from sirtaki.tensorflow.collectives.allgather import allgather as _allgather
+from sirtaki.tensorflow.collectives.allgather import grouped_allgather
 from sirtaki.tensorflow.collectives.allreduce import allreduce as _allreduce
 from sirtaki.tensorflow.collectives.allreduce import grouped_allreduce
 from sirtaki.tensorflow.collectives.broadcast import broadcast as _broadcast
+from sirtaki.tensorflow.collectives.reducescatter import grouped_reducescatter
 from sirtaki.tensorflow.collectives.reducescatter import reducescatter as _reducescatter
 from sirtaki.tensorflow.compression import Compression as Compression
 from sirtaki.tensorflow.functions import broadcast_variables
@@ -110,6 +112,29 @@ def _wide_indices(gradient: Any) -> Any:
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     return tf.IndexedSlices(gradient.values, tf.cast(gradient.indices, tf.int64), gradient.dense_shape)
+
+
+def scatter(units: Sequence[tuple[str, Sequence[Any]]], options: Options) -> list[list[Any]]:
+    before, after = options.scales
+    return [
+        grouped_reducescatter(
+            rows,
+            op=options.op,
+            compression=options.compression,
+            prescale_factor=before,
+            postscale_factor=after,
+            process_set=options.process_set,
+            ignore_name_scope=True,
+            name=name,
+        )
+        for name, rows in units
+    ]
+
+
+def gather(units: Sequence[tuple[str, Sequence[Any]]], options: Options) -> list[list[Any]]:
+    whole = [grouped_allgather(rows, name, True, options.process_set) for name, rows in units]
+    ended = iter(step_end.announce([row for unit in whole for row in unit]))
+    return [[next(ended) for _ in unit] for unit in whole]
 
 
 def reduce_max(tensors: Sequence[Any], name: str, options: Options) -> list[Any]:

@@ -107,6 +107,33 @@ def _wire(gradient: torch.Tensor, variable: Any, options: Options) -> tuple[torc
     return tensor, tensor if in_place else torch.empty_like(tensor), ctx
 
 
+def scatter(units: Sequence[tuple[str, Sequence[torch.Tensor]]], options: Options) -> list[list[torch.Tensor]]:
+    before, after = options.scales
+    with torch.no_grad():
+        return [
+            adapter.grouped_reducescatter(
+                [row.detach().contiguous() for row in rows],
+                name=name,
+                compression=options.compression,
+                op=options.op,
+                process_set=options.process_set,
+                prescale_factor=before,
+                postscale_factor=after,
+            )
+            for name, rows in units
+        ]
+
+
+def gather(units: Sequence[tuple[str, Sequence[torch.Tensor]]], options: Options) -> list[list[torch.Tensor]]:
+    with torch.no_grad():
+        whole = [
+            adapter.grouped_allgather([row.detach() for row in rows], name=name, process_set=options.process_set)
+            for name, rows in units
+        ]
+    core.end_step()
+    return whole
+
+
 def reduce_max(tensors: Sequence[torch.Tensor], name: str, options: Options) -> list[torch.Tensor]:
     with torch.no_grad():
         return adapter.grouped_allreduce(

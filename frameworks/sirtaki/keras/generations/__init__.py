@@ -4,13 +4,15 @@ Both modules in this package have the same names:
 
 Optimizer                            the classes of optimizers that can be distributed
 Variable                             the class of variables that optimizers train
-steps_for(optimizer)                 the class in front of the optimizer's class, in the bases of a distributed one
+steps_for(optimizer, options)        the class in front of the optimizer's class, in the bases of a distributed one
+check_can_shard(optimizer, wrapped)  ValueError, with the reason, unless its state can be divided among the ranks
+divide_state(optimizer)              does that, if the optimizer has some already
 install_hooks()                      changes Keras itself for distributed optimizers
 save_as(made, wrapped)               makes files name the wrapped class
 set_passes(optimizer, options)       prepares for backward_passes_per_step
 warn_of_passes(optimizer, options)   if a loaded optimizer accumulates and the options do not say so
 build(optimizer, variables)          makes the optimizer's variables, which Keras otherwise makes in the first step
-variables_of(optimizer)              all variables that a step changes
+variables_of(optimizer)              all variables that a step changes, less those that differ by rank
 value_of(variable)                   its value as an array of numpy, which may share the variable's memory
 rate_of(optimizer)                   the current learning rate
 velocities(optimizer)                its variables that are proportional to the learning rate

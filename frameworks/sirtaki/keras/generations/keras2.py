@@ -9,6 +9,7 @@ import tf_keras
 from tf_keras.src.mixed_precision.loss_scale_optimizer import LossScaleOptimizer, LossScaleOptimizerV3
 from tf_keras.src.saving import object_registration
 
+from sirtaki.checks.arguments import check_unsharded
 from sirtaki.keras import hooks
 from sirtaki.keras.generations.keras2_steps import AveragedLegacy, AveragedOptimizer
 from sirtaki.keras.options import Options
@@ -26,8 +27,16 @@ def install_hooks() -> None:
     hooks.install([LossScaleOptimizer, LossScaleOptimizerV3], tf_keras.Model)
 
 
-def steps_for(optimizer: Any) -> type:
+def steps_for(optimizer: Any, options: Options) -> type:
     return AveragedLegacy if isinstance(optimizer, _Legacy) else AveragedOptimizer
+
+
+def check_can_shard(optimizer: Any, wrapped: type) -> None:
+    check_unsharded(True, optimizer)
+
+
+def divide_state(optimizer: Any) -> None:
+    """Never called: check_can_shard() refuses."""
 
 
 def save_as(made: type, wrapped: type) -> None:

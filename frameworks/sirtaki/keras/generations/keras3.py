@@ -14,6 +14,9 @@ from keras.src.trainers.trainer import Trainer
 from sirtaki.keras import hooks
 from sirtaki.keras.attachment import attachment_of
 from sirtaki.keras.distributed import is_distributed
+from sirtaki.keras.generations import keras3_sharded
+from sirtaki.keras.generations.keras3_sharded import check_can_shard as check_can_shard
+from sirtaki.keras.generations.keras3_sharded import divide_state as divide_state
 from sirtaki.keras.generations.keras3_steps import OUTER, AveragedOutside, AveragedSteps
 from sirtaki.keras.options import Options
 
@@ -27,7 +30,9 @@ def install_hooks() -> None:
     hooks.install([LossScaleOptimizer], Trainer)
 
 
-def steps_for(optimizer: Any) -> type:
+def steps_for(optimizer: Any, options: Options) -> type:
+    if options.sharded:
+        return keras3_sharded.ShardedSteps
     return AveragedOutside if isinstance(optimizer, OUTER) else AveragedSteps
 
 
@@ -83,7 +88,10 @@ def build(optimizer: Any, variables: list[Any]) -> None:
 
 
 def variables_of(optimizer: Any) -> list[Any]:
-    return list(optimizer.variables)
+    variables = list(optimizer.variables)
+    if not is_distributed(optimizer):
+        return variables
+    return [variable for variable in variables if not keras3_sharded.is_piece_of_state(optimizer, variable)]
 
 
 def value_of(variable: Any) -> Any:

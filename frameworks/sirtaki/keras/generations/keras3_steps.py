@@ -22,7 +22,7 @@ OUTER: tuple[type, ...] = tuple(  # they pass gradients on to other optimizers; 
 )
 
 
-class _Distributed(Distributed):
+class Distributed3(Distributed):
     """What all distributed optimizers of Keras 3 have in common."""
 
     def __reduce__(self) -> Any:
@@ -51,7 +51,7 @@ class _Distributed(Distributed):
         return list(found)
 
 
-class AveragedSteps(_Distributed):
+class AveragedSteps(Distributed3):
     """For optimizers that use BaseOptimizer.apply."""
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:
@@ -121,7 +121,7 @@ def _overwriting(optimizer: Any, grads: Sequence[Any], variables: Sequence[Any])
     return found
 
 
-class AveragedOutside(_Distributed):
+class AveragedOutside(Distributed3):
     """For optimizers that pass gradients on to others: LossScaleOptimizer, MultiOptimizer.
 
     They choose by the gradients which optimizer to call, so gradients are reduced before. If one rank has an infinity,

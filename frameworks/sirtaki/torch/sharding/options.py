@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from sirtaki.reduce_ops import Adasum
@@ -27,10 +25,3 @@ def check_options(optimizer: torch.optim.Optimizer, options: Options, kind: type
     check_elementwise(optimizer, kind)
     for number, parameter in enumerate(parameters_of(optimizer)):
         check_divisible(parameter, options.name_of(number))
-
-
-def checked_flag(name: str, value: Any) -> bool:
-    """ValueError unless it is True or False."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, got {value!r}")
-    return value
