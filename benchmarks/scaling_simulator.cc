@@ -4,7 +4,8 @@
 // gradients a step, in `bursts` as backward produces them; only the network is simulated. Messages and bytes are
 // counted. Time is that of the busiest rank: for each message kOverhead and its bytes over kBandwidth, kLatency for
 // each way, and the processor time that the real code took on this machine. By votes that is the coordinator, through
-// which everything passes; in a locked plan all ranks do the same.
+// which everything passes; in a locked plan all ranks do the same. Last, the locked step of two large machines becomes
+// a prediction of images a second of ResNet-50, beside what others published of these machines.
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -148,7 +149,7 @@ class Job {
     const auto others = static_cast<std::uint64_t>(ranks_ - 1);
     {
       const Stopwatch watch(cost.processor);
-      for (int rank = 0; rank < ranks_; ++rank) coordinator_.hear(rank, decode_announcement(bytes), Clock::now());
+      for (int rank = 0; rank < ranks_; ++rank) coordinator_.receive(rank, decode_announcement(bytes), Clock::now());
     }
     cost.send(bytes.size(), others);
     Bytes answer;
@@ -184,7 +185,7 @@ class Job {
       auto& batch = batches.emplace_back();
       for (const CacheSlot slot : slots) batch.push_back(cache_.at(slot));
     }
-    plan_.emplace(batches, ranks_, Clock::now());
+    plan_.emplace(batches, 0, ranks_, Clock::now());
     may_plan_ = false;
   }
 
@@ -212,6 +213,56 @@ void print(const char* step, int ranks, const Cost& cost) {
               static_cast<unsigned long long>(cost.messages), static_cast<double>(cost.bytes) / 1e6,
               static_cast<unsigned long long>(cost.batches), cost.network * 1e3, cost.processor * 1e3,
               (cost.network + cost.processor) * 1e3);
+}
+
+// A machine of whose training with ResNet-50 a total was published.
+struct Machine {
+  const char* name;
+  int hosts;
+  int ranks_of_host;
+  double network;    // bytes a second of a host
+  double memory;     // bytes a second of a rank, to and from the others of its host
+  double alone;      // images a second of one rank without exchange
+  int batch;         // images of a rank in a step
+  double published;  // images a second
+};
+
+// Sources of these figures: docs/scaling.md.
+constexpr Machine kMachines[] = {
+    {"2048 CPU hosts", 2048, 4, 12.5e9, 10e9, 32, 64, 260e3},
+    {"256 hosts of 6 V100", 256, 6, 25e9, 50e9, 412, 128, 420e3},
+};
+constexpr double kGradientBytes = 25.56e6 * 4;
+constexpr double kForward = 1.0 / 3;  // of a step without exchange; backward is the rest
+
+// Seconds of the exchange of one batch by two levels: among the ranks of a host, and by recursive halving and doubling
+// between hosts. Both go on at the same time, piece by piece.
+double exchange(const Machine& machine, const Cost& plan) {
+  const auto batches = static_cast<double>(plan.batches);
+  const auto moved = [&](int parts) { return 2 * kGradientBytes / batches * (parts - 1) / parts; };
+  const int rounds = 2 * std::bit_width(static_cast<unsigned>(machine.hosts - 1));
+  const double between = moved(machine.hosts) / machine.network + rounds * (2 * kOverhead + kLatency);
+  const double within = moved(machine.ranks_of_host) / machine.memory;
+  return std::max(between, within) + plan.network / batches;
+}
+
+// Batches become ready evenly during backward, and are exchanged one after the other.
+void predict(const Machine& machine, const std::vector<Request>& gradients) {
+  const int ranks = machine.hosts * machine.ranks_of_host;
+  Job job(ranks, gradients);
+  job.lock();
+  const Cost plan = median([&] { return job.planned_step(); });
+  const double compute = machine.batch / machine.alone;
+  const double one = exchange(machine, plan);
+  double end = 0;
+  for (std::uint64_t b = 1; b <= plan.batches; ++b) {
+    const double ready = kForward + (1 - kForward) * static_cast<double>(b) / static_cast<double>(plan.batches);
+    end = std::max(end, ready * compute) + one;
+  }
+  end += plan.processor;
+  std::printf("%-20s %6d %8llu %12.1f %10.1f %8.3f %10.0f %10.0f\n", machine.name, ranks,
+              static_cast<unsigned long long>(plan.batches), one * 1e3 * static_cast<double>(plan.batches), end * 1e3,
+              compute / end, ranks * machine.batch / end, machine.published);
 }
 
 int argument(int count, char** values, int index, int otherwise) {
@@ -244,4 +295,7 @@ int main(int count, char** values) {
     job.lock();
     print("locked", ranks, median([&] { return job.planned_step(); }));
   }
+  std::printf("\nResNet-50 by this model\n%-20s %6s %8s %12s %10s %8s %10s %10s\n", "machine", "ranks", "batches",
+              "exchange ms", "step ms", "kept", "images/s", "published");
+  for (const Machine& machine : kMachines) predict(machine, gradients);
 }

@@ -10,6 +10,8 @@ std::vector<VectorLevel> vector_levels() {
   const bool avx512 = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
                       __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
   if (avx2 && avx512) levels.push_back(VectorLevel::kAvx512);
+#elif defined(__aarch64__)
+  levels.push_back(VectorLevel::kNeon);
 #endif
   return levels;
 }

@@ -1,5 +1,6 @@
 // The vector instructions that the kernels use. Kernels are compiled for each level, and the level is chosen at run
-// time. Results have the same bits at every level.
+// time. Results have the same bits at every level. NEON is always there on aarch64, so compilers use it at level
+// kPortable, too; at kNeon the kernels also use instructions that compilers do not find by themselves.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +8,7 @@
 
 namespace sirtaki {
 
-enum class VectorLevel : std::uint8_t { kPortable, kAvx2, kAvx512 };
+enum class VectorLevel : std::uint8_t { kPortable, kNeon, kAvx2, kAvx512 };
 
 // The levels that this machine supports, from kPortable upwards.
 std::vector<VectorLevel> vector_levels();

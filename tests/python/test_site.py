@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
+import yaml
 
 TOP = Path(__file__).resolve().parents[2]
 PHONE = 390  # pixels
@@ -27,6 +28,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run(words, cwd=TOP, capture_output=True, text=True, check=False, env=environ)
     assert done.returncode == 0 and "WARNING" not in done.stderr, done.stderr
     return folder
+
+
+def test_hosted_ci_builds_the_site() -> None:
+    jobs = yaml.safe_load((TOP / ".github/workflows/docs.yml").read_text())["jobs"]
+    assert ".venv/bin/python dev docs" in [step.get("run") for step in jobs["site"]["steps"]]
+    assert jobs["publish"]["needs"] == "site" and "refs/tags/v" in jobs["publish"]["if"]
 
 
 class Page(HTMLParser):

@@ -34,6 +34,14 @@ def test_hosted_builds_cover_every_python_and_architecture() -> None:
     assert table["linux"]["environment"]["SKBUILD_CMAKE_DEFINE"].partition("=")[2] in link
 
 
+def test_another_architecture_needs_its_compiler(tmp_path: Path) -> None:
+    words = (sys.executable, TOP / "dev", "wheel", "--arch", "vax", "--out", tmp_path)
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "wheels: --arch vax needs vax-linux-gnu-g++, which is not in PATH" in done.stdout + done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("wheel")
