@@ -316,7 +316,8 @@ class Supervisor:
         """The rank's process has ended without a report, but the program that started it is still running."""
         if self._program.exit_code is None and not self._line.joined() and not self._program.asked:
             text = f"process {self._state.lost} is gone without shutdown()"
-            self._launcher.send(channel.CAUSE, {"kind": "early exit", "text": text, "time": time.time(), "code": 1})
+            cause = {"kind": "early exit", "text": text, "time": time.time(), "code": 1, "gone": True}
+            self._launcher.send(channel.CAUSE, cause)
 
     def _end_program(self) -> None:
         self._timers.cancel(self._end_program)
