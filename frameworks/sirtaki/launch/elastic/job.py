@@ -279,9 +279,10 @@ class ElasticJob(Job):
             count = len(waiting)
             self._screen.note(f"the job goes on with {count} rank{'s' if count > 1 else ''}")
         if action.lost_commits is not None:
+            commits = f" of {action.lost_commits} commits or more" if action.lost_commits else ""
             self._screen.note(
-                "no process is left that has the state of the training, which had at least "
-                f"{action.lost_commits} commits: it begins anew, or from the checkpoint that the program loads"
+                f"no process is left that has the state{commits}: the training begins anew, or from the checkpoint "
+                "that the program loads"
             )
 
     def _answer(self, number: int, answer: dict[str, Any]) -> None:
