@@ -189,6 +189,7 @@ def main(seed: str, changes: int, kinds: list[str]) -> None:
     def join(wait_for_table: Callable[[], Any] = launcher.join) -> Any:
         table = wait_for_table()
         if own["joined"]:
+            own["holders"] = min(own["holders"], len(table.addresses))
             strike("forming")
         own["joined"] = True
         return table
