@@ -24,20 +24,21 @@ import processes
 
 _PROGRAM = Path(__file__).with_name("elastic_ranks.py")
 _LIMIT = 300.0  # seconds of one run
-_LIMITS = ("--start-timeout", "8", "--elastic-timeout", "15", "--grace-seconds", "3")
+_LIMITS = ("--elastic-timeout", "15", "--grace-seconds", "3")
 _STALL = {"SIRTAKI_STALL_CHECK_TIME_SECONDS": "1", "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS": "3"}
 DEATHS = ("killed", "killed soon")
 
 
 @dataclass(frozen=True)
 class Run:
-    """hosts: as the ranks see it; those of different hosts are connected by TCP."""
+    """hosts: as the ranks see it; those of different hosts are connected by TCP. start: limit of a process, seconds."""
 
     seed: str
     ranks: int
     hosts: int
     changes: int
     kinds: tuple[str, ...]
+    start: int = 8
 
     @staticmethod
     def of_seed(seed: str, changes: int, kinds: tuple[str, ...]) -> Run:
@@ -110,6 +111,7 @@ def _complaint(code: int | None, output: str, left: list[int], segments: set[str
 
 def _command(run: Run) -> list[str]:
     flags = ["-np", str(run.ranks), "--min-np", "1", "--blacklist-cooldown-range", "1", "1", *_LIMITS]
+    flags += ["--start-timeout", str(run.start)]
     program = [sys.executable, str(_PROGRAM), run.seed, str(run.changes), ",".join(run.kinds)]
     return [sys.executable, "-m", "sirtaki.launch", *flags, *program]
 

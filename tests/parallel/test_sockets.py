@@ -156,6 +156,30 @@ def test_a_shared_file_without_rank_0_is_named(tmp_path: Path) -> None:
     assert "rank 0 was not found by SIRTAKI_RENDEZVOUS_FILE=" in errors and "No such file or directory" in errors
 
 
+@pytest.mark.long
+def test_many_ranks_on_few_cores() -> None:
+    """Each is on a host of its own, as it sees it, so all that they exchange goes through TCP."""
+    program = """
+import os
+rank = int(os.environ["HOROVOD_RANK"])
+os.environ["SIRTAKI_HOSTNAME"] = f"host{rank}"
+import numpy as np
+import sirtaki as hvd
+from sirtaki import exchange
+hvd.init()
+weights = np.zeros(1000)
+for step in range(20):
+    gradients = exchange.allgather_object(np.full(1000, hvd.rank() + step, float), "gradients")
+    weights -= sum(gradients) / hvd.size()
+assert (weights == -sum(15.5 + step for step in range(20))).all()
+print("done", hvd.rank(), hvd.size(), hvd.cross_size(), flush=True)
+"""
+    command = [sys.executable, "-m", "sirtaki.launch", "-np", "32", "--gloo", sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split("\n")[:-1]) == sorted(f"[{r}] done {r} 32 32" for r in range(32)), done.stdout
+
+
 def test_killed_rank_is_named_on_the_others() -> None:
     port = _free_port()
     ends = _ends([_start(_LOSES_A_RANK, rank, 3, port, **_host_of(rank)) for rank in range(3)])
