@@ -21,13 +21,10 @@ from sirtaki.launch.job.job import Job
 from sirtaki.launch.job.own_start import OwnStart
 from sirtaki.launch.job.workers import Worker
 from sirtaki.launch.protocol import channel
+from sirtaki.launch.protocol.time_limits import END_BY_ITSELF, TIDY_UP_IF_ELASTIC, UNANSWERED
 from sirtaki.launch.remote import addresses
 from sirtaki.launch.remote.remote_hosts import Remote
 from sirtaki.starters.request import Host
-
-_TIDY_UP = 3.0  # seconds until what is left of a job that is over is ended
-_ENDS_BY_ITSELF = 1.0  # seconds for a process that has reported its failure
-_UNANSWERED = 3.0  # seconds beyond a process's time to end, until its supervisor counts as stopped
 
 
 class ElasticStart(OwnStart):
@@ -148,7 +145,7 @@ class ElasticJob(Job):
                 self._on_process_end(worker.rank, False, cause)
                 self._workers.end_program(worker, signal.SIGTERM)
             else:
-                self._set_limit(worker.rank, _ENDS_BY_ITSELF, partial(self._end_process, worker.rank, kill=False))
+                self._set_limit(worker.rank, END_BY_ITSELF, partial(self._end_process, worker.rank, kill=False))
 
     def _on_exit(self, worker: Worker, message: dict[str, Any]) -> None:
         code = message["code"]
@@ -231,7 +228,7 @@ class ElasticJob(Job):
             self._start(host, numbers)
         self.status.shown = self._membership.processes()
         if self._membership.is_over() and not self._timers.waits(self._tidy_up):
-            self._timers.at(time.monotonic() + _TIDY_UP, self._tidy_up)
+            self._timers.at(time.monotonic() + TIDY_UP_IF_ELASTIC, self._tidy_up)
             self._discovery.stop()
 
     def _tidy_up(self) -> None:
@@ -301,7 +298,7 @@ class ElasticJob(Job):
             self._screen.note(f"{self._named(number)} is killed: {text}")
         if worker := self._workers.find(number):  # a process that is just starting is ended when it arrives
             self._workers.end_program(worker, how)
-            seconds = _UNANSWERED + (0 if kill else self._limits.grace)
+            seconds = UNANSWERED + (0 if kill else self._limits.grace)
             self._set_limit(number, seconds, partial(self._on_no_end, worker))
 
     def _on_no_end(self, worker: Worker) -> None:
