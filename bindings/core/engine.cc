@@ -29,6 +29,7 @@ void init_over_sockets(int rank, const std::vector<std::pair<std::string, int>>&
   mesh.key.assign(bytes.begin(), bytes.end());
   mesh.listener = Descriptor(listener);
   mesh.generation = generation;
+  mesh.silence = std::chrono::seconds(Settings::from_environment().silence_seconds);
   StartOptions start;
   start.mesh = std::move(mesh);
   start.program = std::move(program);

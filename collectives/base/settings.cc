@@ -93,6 +93,7 @@ Settings Settings::from_environment() {
   read("STALL_CHECK_TIME_SECONDS", 1e9, settings.stall_warning_seconds);
   read("STALL_SHUTDOWN_TIME_SECONDS", 1e9, settings.stall_abort_seconds);
   read("START_TIMEOUT", 1e9, settings.start_timeout_seconds);
+  read("GLOO_TIMEOUT_SECONDS", 86400, settings.silence_seconds);
   if (const auto variable = look_up("CPU_OPERATIONS")) {
     if (variable->value != "shm" && variable->value != "mpi") {
       throw Error(ErrorKind::kInvalidArgument, variable->name + "='" + variable->value + "': expected 'shm' or 'mpi'");

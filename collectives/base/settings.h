@@ -24,6 +24,9 @@ struct Settings {
   double stall_abort_seconds = double{kStallAbort.count()};
   // SIRTAKI_START_TIMEOUT: seconds within which all ranks must call init().
   double start_timeout_seconds = double{kStartTimeout.count()};
+  // SIRTAKI_GLOO_TIMEOUT_SECONDS, a name for Horovod's programs: without MPI, a connection whose other end does not
+  // answer for this long is broken. 0: the system's own limit.
+  int silence_seconds = static_cast<int>(kSilence.count());
 
   // SIRTAKI_RECORDER: 0 switches off the flight recorder of this rank.
   bool recorder = true;

@@ -10,6 +10,8 @@ namespace sirtaki {
 
 // All ranks must have called init() within this time: SIRTAKI_START_TIMEOUT.
 inline constexpr std::chrono::seconds kStartTimeout{120};
+// A connection between ranks whose other end does not answer for this long is broken: SIRTAKI_GLOO_TIMEOUT_SECONDS.
+inline constexpr std::chrono::seconds kSilence{30};
 // A missing rank is reported after the first time, and ends the job after the second.
 inline constexpr std::chrono::seconds kStallWarning{60};
 inline constexpr std::chrono::seconds kStallAbort{600};
@@ -60,6 +62,7 @@ inline constexpr std::chrono::seconds kLeaveTogether{1};
 // The process ends after this time even if a library blocks the engine's thread.
 inline constexpr std::chrono::seconds kForcedExit{5};
 
+static_assert(kSilence < kStallWarning, "a host that is cut off is named as lost, not as late");
 static_assert(kStallWarning < kStallAbort && kStallWarning < kStartTimeout);
 static_assert(kLongestNap < kLongestNapIfWoken && kLongestNapIfWoken < kLivenessLook && kIdleLook < kIdleSleep);
 static_assert(kShortHelp < kHelp && kHelp < kLivenessLook, "a rank that helps still checks the others in time");

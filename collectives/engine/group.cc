@@ -269,6 +269,7 @@ void Group::look(Clock::time_point now) {
   if (coordinator_) return;
   const bool asks = waits() || progress_watch_.has_reported();
   if (progress_watch_.must_ask_coordinator(asks, now)) announcement_.wants_heartbeat = true;
+  if (const std::string line = progress_watch_.warning(now); !line.empty()) owner_.log(line);
 }
 
 bool Group::waits() const {

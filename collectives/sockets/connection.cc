@@ -16,12 +16,12 @@ namespace {
 // A connection that has more to read is read again in the next turn, so that one sender cannot keep out the others.
 constexpr int kReadsInTurn = 16;
 
-std::string explain(int error) {
+std::string explain(int error, const Descriptor& socket) {
   if (error == 0) return "its process has ended without leaving the job (the connection was closed)";
   const std::string text = std::strerror(error);
   if (error == ETIMEDOUT || error == EHOSTUNREACH) {
-    return "it has not answered for " + std::to_string(kSilence.count()) +
-           " s: its host is down or cut off, or the process is stopped (" + text + ")";
+    return "it has not answered for " + silence_of(socket) +
+           ": its host is down or cut off, or the process is stopped (" + text + ")";
   }
   if (error == ECONNREFUSED) return "nothing listens at its address: its process has ended (" + text + ")";
   return "its process has ended without leaving the job (" + text + ")";
@@ -51,7 +51,7 @@ void Connection::flush() {
 
 // What has arrived before the connection broke is still worth reading: the peer may have left normally.
 void Connection::on_end(int error) {
-  std::string why = explain(error);
+  std::string why = explain(error, socket_);
   try {
     if (identified()) read_frames();
   } catch (const Error& damaged) {
@@ -74,7 +74,7 @@ void Connection::on_event() {
 // ---- identification ----
 
 void Connection::finish_connecting() {
-  if (const int error = pending_error(socket_); error != 0) return close(explain(error));
+  if (const int error = pending_error(socket_); error != 0) return close(explain(error, socket_));
   Introducer introducer = owner_.self();
   introducer.to = peer_;
   hello_ = make_hello(introducer);
@@ -132,7 +132,7 @@ bool Connection::receive_opening(std::size_t size) {
         "the process at its address closed the connection before it had identified itself: it belongs to another "
         "job, or has another secret");
   } else if (count < 0 && errno != EAGAIN && errno != EINTR) {
-    close(explain(errno));
+    close(explain(errno, socket_));
   }
   return !closed() && received_.size() == size;
 }
@@ -140,7 +140,7 @@ bool Connection::receive_opening(std::size_t size) {
 // A new connection takes these few bytes at once.
 void Connection::send_opening(const Bytes& bytes) {
   if (send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(bytes.size())) {
-    throw Error(ErrorKind::kAborted, explain(errno));
+    throw Error(ErrorKind::kAborted, explain(errno, socket_));
   }
 }
 
@@ -160,7 +160,7 @@ void Connection::read_frames() {
     const ssize_t count = recvmsg(socket_.get(), &message, MSG_DONTWAIT);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && errno == EAGAIN) return;
-    if (count <= 0) return close(explain(count == 0 ? 0 : errno));
+    if (count <= 0) return close(explain(count == 0 ? 0 : errno, socket_));
     const auto total = static_cast<std::size_t>(count);
     const std::size_t taken = direct ? std::min<std::size_t>(total, left_) : 0;
     if (taken > 0) take_payload(taken);

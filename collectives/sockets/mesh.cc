@@ -119,7 +119,7 @@ Connection* Mesh::connection_to(int rank) {
       std::ranges::find_if(connections_, [&](const auto& each) { return each->identified() && each->peer() == rank; });
   if (found != connections_.end()) return other.out = found->get();
   try {
-    Descriptor socket = begin_connect(options_.addresses[static_cast<std::size_t>(rank)]);
+    Descriptor socket = begin_connect(options_.addresses[static_cast<std::size_t>(rank)], options_.silence);
     add(std::make_unique<Connection>(static_cast<ConnectionOwner&>(*this), std::move(socket), rank));
     other.out = connections_.back().get();
   } catch (const Error& error) {
@@ -136,7 +136,8 @@ void Mesh::add(std::unique_ptr<Connection> connection) {
 }
 
 void Mesh::accept() {
-  for (Descriptor socket = accept_next(options_.listener); socket.get() >= 0; socket = accept_next(options_.listener)) {
+  const auto next = [&] { return accept_next(options_.listener, options_.silence); };
+  for (Descriptor socket = next(); socket.get() >= 0; socket = next()) {
     add(std::make_unique<Connection>(static_cast<ConnectionOwner&>(*this), std::move(socket)));
     drop_oldest_stranger();
   }

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -37,17 +38,18 @@ Descriptor new_socket(int family) {
 }
 
 // Without these, a host that is down would be noticed only after hours. A failure to set one leaves the default.
-void set_options(const Descriptor& socket) {
-  constexpr int kSeconds = static_cast<int>(kSilence.count());
+void set_options(const Descriptor& socket, std::chrono::seconds silence) {
+  const int seconds = static_cast<int>(silence.count());
   const auto set = [&](int level, int option, int value) {
     static_cast<void>(setsockopt(socket.get(), level, option, &value, sizeof(value)));
   };
   set(IPPROTO_TCP, TCP_NODELAY, 1);
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, kSeconds / 3);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, kSeconds / 6);
+  if (seconds == 0) return;
+  set(IPPROTO_TCP, TCP_KEEPIDLE, std::max(1, seconds / 3));
+  set(IPPROTO_TCP, TCP_KEEPINTVL, std::max(1, seconds / 6));
   set(IPPROTO_TCP, TCP_KEEPCNT, 4);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, kSeconds * 1000);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, seconds * 1000);
 }
 
 }  // namespace
@@ -70,20 +72,27 @@ int port_of(const Descriptor& socket) {
   return std::stoi(port.data());
 }
 
-Descriptor begin_connect(const SocketAddress& address) {
+Descriptor begin_connect(const SocketAddress& address, std::chrono::seconds silence) {
   const Resolved found = resolve(address);
   Descriptor socket = new_socket(found->ai_family);
-  set_options(socket);
+  set_options(socket, silence);
   if (connect(socket.get(), found->ai_addr, found->ai_addrlen) != 0 && errno != EINPROGRESS) {
     throw Error(ErrorKind::kAborted, std::strerror(errno));
   }
   return socket;
 }
 
-Descriptor accept_next(const Descriptor& listener) {
+Descriptor accept_next(const Descriptor& listener, std::chrono::seconds silence) {
   Descriptor socket(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (socket.get() >= 0) set_options(socket);
+  if (socket.get() >= 0) set_options(socket, silence);
   return socket;
+}
+
+std::string silence_of(const Descriptor& socket) {
+  unsigned milliseconds = 0;
+  socklen_t length = sizeof(milliseconds);
+  getsockopt(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, &length);
+  return milliseconds == 0 ? "the system's limit" : std::to_string(milliseconds / 1000) + " s";
 }
 
 int pending_error(const Descriptor& socket) {

@@ -21,13 +21,13 @@ int port_of(const Descriptor& socket);
 
 // Begins to connect, without waiting; an error later is that of pending_error(). Throws Error(kInvalidArgument) if the
 // address cannot be read, and Error(kAborted) with the system's reason if there is no way to it.
-Descriptor begin_connect(const SocketAddress& address);
+// silence: of the other end, after which the connection is broken: its host is down, or cut off.
+Descriptor begin_connect(const SocketAddress& address, std::chrono::seconds silence);
 // The next connection that waits; no descriptor if there is none.
-Descriptor accept_next(const Descriptor& listener);
+Descriptor accept_next(const Descriptor& listener, std::chrono::seconds silence);
+// The limit of a connection as text, as "30 s".
+std::string silence_of(const Descriptor& socket);
 // The error number of a connection; 0 if there is none.
 int pending_error(const Descriptor& socket);
-
-// A connection whose other end is silent for this long is broken: the host is down, or cut off.
-inline constexpr std::chrono::seconds kSilence{30};
 
 }  // namespace sirtaki

@@ -48,16 +48,30 @@ bool ProgressWatch::must_ask_coordinator(bool waits, Clock::time_point now) {
   double ask_after = std::numeric_limits<double>::infinity();
   if (warning_seconds_ > 0) ask_after = warning_seconds_;
   if (abort_seconds_ > 0) ask_after = std::min(ask_after, abort_seconds_ / 2);
-  if (!asked_) return asked_ = seconds_of(silence) > ask_after;
+  if (!asked_) {
+    warn_at_ = now + kAnswer;
+    return asked_ = seconds_of(silence) > ask_after;
+  }
   if (abort_seconds_ > 0 && seconds_of(silence) >= abort_seconds_) fail(silence);
   return false;
 }
 
+std::string ProgressWatch::warning(Clock::time_point now) {
+  if (rank_ != 1 || !asked_ || warning_seconds_ <= 0 || now < warn_at_) return "";
+  warn_at_ = now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(warning_seconds_));
+  const std::string end = abort_seconds_ > 0 ? "after " + std::to_string(std::lround(abort_seconds_)) + " s" : "never";
+  return coordinator() + ", which coordinates, has not answered for " +
+         std::to_string(std::lround(seconds_of(now - silent_since_))) +
+         " s: it is stopped, or its host is cut off; the job ends " + end +
+         " (SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS, 0 = never)";
+}
+
+std::string ProgressWatch::coordinator() const { return "rank " + std::to_string(ranks_[0]) + " (" + hosts_[0] + ")"; }
+
 void ProgressWatch::fail(Clock::duration silence) const {
   const int own = ranks_[static_cast<std::size_t>(rank_)];
-  const std::string text = "rank " + std::to_string(ranks_[0]) + " (" + hosts_[0] +
-                           "), which coordinates, has not answered rank " + std::to_string(own) + " for " +
-                           std::to_string(std::lround(seconds_of(silence))) +
+  const std::string text = coordinator() + ", which coordinates, has not answered rank " + std::to_string(own) +
+                           " for " + std::to_string(std::lround(seconds_of(silence))) +
                            " s (SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS, 0 = never): it is dead or stopped, or its "
                            "message was lost.";
   throw JobFailure({FailureKind::kLostConnection, ranks_[0], hosts_[0], text, wall_clock(), "", own}, false);

@@ -33,9 +33,16 @@ class ProgressWatch {
   // Called from time to time, except on the coordinator's rank. `waits`: this rank needs a verdict or data to continue.
   // True if the coordinator must be asked for a heartbeat. Throws JobFailure if it has not sent one in time.
   bool must_ask_coordinator(bool waits, Clock::time_point now);
+  // Called after must_ask_coordinator(). A warning that the coordinator does not answer; "" if none is due. Only the
+  // group's rank 1 warns, so that there is one line.
+  std::string warning(Clock::time_point now);
 
  private:
+  // A living coordinator answers sooner.
+  static constexpr std::chrono::seconds kAnswer{1};
+
   [[noreturn]] void fail(Clock::duration silence) const;
+  std::string coordinator() const;
 
   int rank_;
   std::vector<int> ranks_;
@@ -49,6 +56,7 @@ class ProgressWatch {
   Clock::time_point silent_since_;
   Clock::time_point last_look_;
   bool asked_ = false;
+  Clock::time_point warn_at_;
 };
 
 }  // namespace sirtaki

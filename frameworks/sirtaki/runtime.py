@@ -125,7 +125,7 @@ def _start(handle: int, ranks: list[int], dynamic: bool) -> None:
     energy.start()
     ending.install(shutdown)
     stacks.start()
-    writer.after_init()
+    writer.after_init(launcher.newest_generation() if settings.flag("ELASTIC") else 1)
 
 
 def _start_over_mpi(handle: int, ranks: list[int], identity: str, line: int, limit: float) -> None:

@@ -66,6 +66,27 @@ TEST_CASE("A silent coordinator is asked and then lost") {
   CHECK_MESSAGE(failure.cause().rank == 4, "the rank that is blamed");
 }
 
+// Looks every 250 ms for so long; the lines of warnings.
+std::vector<std::string> warnings(ProgressWatch& watch, Clock::time_point from, int milliseconds_long) {
+  std::vector<std::string> lines;
+  for (int at = 0; at <= milliseconds_long; at += 250) {
+    watch.must_ask_coordinator(true, from + milliseconds(at));
+    if (const std::string line = watch.warning(from + milliseconds(at)); !line.empty()) lines.push_back(line);
+  }
+  return lines;
+}
+
+TEST_CASE("Rank 1 warns of a silent coordinator, again and again") {
+  const Clock::time_point start = Clock::time_point{} + std::chrono::hours(1);
+  ProgressWatch watch = make_watch(2, 10);
+  const std::vector<std::string> lines = warnings(watch, start, 9'500);
+  REQUIRE(lines.size() == 4);
+  check_contains(lines[0], "rank 4 (a), which coordinates, has not answered for 3 s");
+  check_contains(lines[0], "the job ends after 10 s");
+  ProgressWatch other{2, {4, 7, 8}, {"a", "b", "b"}, limits(2, 10)};
+  CHECK_MESSAGE(warnings(other, start, 9'500).empty(), "one rank's warning is enough");
+}
+
 TEST_CASE("A verdict is an answer") {
   ProgressWatch watch = make_watch();
   Clock::time_point now = Clock::time_point{} + std::chrono::hours(1);

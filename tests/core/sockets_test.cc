@@ -130,7 +130,7 @@ TEST_CASE("A process that sends other bytes is dropped, and the job goes on") {
   const SocketAddress address = options[0].addresses[0];
   auto transports = std::vector<std::unique_ptr<Transport>>();
   for (MeshOptions& each : options) transports.push_back(make_socket_transport(std::move(each)));
-  const Descriptor stranger = begin_connect(address);
+  const Descriptor stranger = begin_connect(address, kSilence);
   Message message;
   std::byte byte{};
   wait_until([&] { return send(stranger.get(), std::string(100, 'x').data(), 100, MSG_NOSIGNAL) == 100; });
@@ -144,6 +144,16 @@ TEST_CASE("A process that sends other bytes is dropped, and the job goes on") {
   CHECK(message.bytes.size() == 3);
 }
 
+TEST_CASE("A connection has the limit that its rank has chosen, at both ends") {
+  const Descriptor listener = listen_at({"127.0.0.1", 0});
+  const SocketAddress address{"127.0.0.1", port_of(listener)};
+  const Descriptor one = begin_connect(address, std::chrono::seconds(7));
+  Descriptor other;
+  wait_until([&] { return (other = accept_next(listener, std::chrono::seconds(0))).get() >= 0; });
+  CHECK(silence_of(one) == "7 s");
+  CHECK(silence_of(other) == "the system's limit");
+}
+
 TEST_CASE("The end of a process names its rank on the other ranks") {
   auto options = mesh_options(3);
   const SocketAddress of_rank_1 = options[0].addresses[1];
@@ -153,7 +163,7 @@ TEST_CASE("The end of a process names its rank on the other ranks") {
   const Descriptor dies = std::move(options[1].listener);
   const LostRank error = expect_throw<LostRank>(
       [&] {
-        Descriptor accepted = accept_next(dies);
+        Descriptor accepted = accept_next(dies, kSilence);
         accepted.close();
         wait_until([&] { return pending->ready(); });
       },

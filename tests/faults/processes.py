@@ -19,7 +19,7 @@ from sirtaki.libraries import mpi_library
 
 KINDS = ("none", "killed", "stopped", "exit code", "left early", "exception", "exit code 0")
 _PROGRAM = Path(__file__).with_name("rank_program.py")
-_TOKEN = "SIRTAKI_FAULT_RUN"  # in the environment of all processes of one run
+TOKEN = "SIRTAKI_FAULT_RUN"  # in the environment of all processes of one run
 _LIMIT = 60.0  # seconds; the engine's own limits are some seconds
 _PATIENCE = 5.0  # seconds in which the last processes of a job that has ended must be gone
 _QUICK = {
@@ -35,7 +35,7 @@ _CODES = {
     "exit code 0": {"mpiexec": 1, "sirtakirun": 1},
 }
 # Of outer jobs.
-_LAUNCHERS = ("PMI", "OMPI_", "PRTE_", "HYDRA_", "MPIR_", "SLURM_", "SIRTAKI_", "HOROVOD_")
+LAUNCHERS = ("PMI", "OMPI_", "PRTE_", "HYDRA_", "MPIR_", "SLURM_", "SIRTAKI_", "HOROVOD_")
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Outcome:
 
 def execute(run: Run) -> Outcome:
     token = uuid.uuid4().hex
-    segments = _segments()
+    segments = segments_now()
     begin = time.monotonic()
     with tempfile.TemporaryFile() as output:
         job = subprocess.Popen(
@@ -103,7 +103,7 @@ def execute(run: Run) -> Outcome:
         except subprocess.TimeoutExpired:
             code = None
         seconds = time.monotonic() - begin
-        left = _wait_until_gone(token)
+        left = wait_until_gone(token)
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, 9)
@@ -111,7 +111,7 @@ def execute(run: Run) -> Outcome:
         output.seek(0)
         text = output.read().decode(errors="replace")
     cause, told_by = _cause(run, text)
-    return Outcome(seconds, _complaint(run, code, text, cause, left, _unused(_segments() - segments)), cause, told_by)
+    return Outcome(seconds, _complaint(run, code, text, cause, left, unused(segments_now() - segments)), cause, told_by)
 
 
 def _complaint(run: Run, code: int | None, text: str, cause: str, left: list[int], segments: set[str]) -> str:
@@ -169,12 +169,12 @@ def _command(run: Run) -> list[str]:
 
 
 def _environment(run: Run, token: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(_LAUNCHERS) or k == mpi_library.VARIABLE}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(LAUNCHERS) or k == mpi_library.VARIABLE}
     fault = {key: getattr(run, key) for key in ("kind", "rank", "operation", "counts", "steps")}
-    return {**kept, **_QUICK, "SIRTAKI_CPU_OPERATIONS": run.data, "FAULT": json.dumps(fault), _TOKEN: token}
+    return {**kept, **_QUICK, "SIRTAKI_CPU_OPERATIONS": run.data, "FAULT": json.dumps(fault), TOKEN: token}
 
 
-def _wait_until_gone(token: str) -> list[int]:
+def wait_until_gone(token: str) -> list[int]:
     end = time.monotonic() + _PATIENCE
     while (left := _processes(token)) and time.monotonic() < end:
         time.sleep(0.05)
@@ -185,16 +185,16 @@ def _processes(token: str) -> list[int]:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if f"{_TOKEN}={token}".encode() in (folder / "environ").read_bytes():
+            if f"{TOKEN}={token}".encode() in (folder / "environ").read_bytes():
                 found.append(int(folder.name))
     return found
 
 
-def _segments() -> set[str]:
+def segments_now() -> set[str]:
     return {name for name in os.listdir("/dev/shm") if name.startswith("sirtaki-")}
 
 
-def _unused(segments: set[str]) -> set[str]:
+def unused(segments: set[str]) -> set[str]:
     """Those that no process maps, so none of a job that runs beside this one."""
     maps = []
     for path in Path("/proc").glob("[0-9]*/maps") if segments else ():

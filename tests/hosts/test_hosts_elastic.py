@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import launching
@@ -56,24 +57,50 @@ def test_a_script_adds_a_host_that_was_unknown_at_the_start(hosts: Hosts) -> Non
     assert said(done, 1) == ["rank 1 of 2 at 3", "done 8"], report(done)
 
 
+def read_until(job: launching.Running, count: int, ending: bytes) -> list[bytes]:
+    """Lines of the job's output, until so many of them have this ending."""
+    assert job.process.stdout is not None
+    lines: list[bytes] = []
+    while sum(line.endswith(ending) for line in lines) < count:
+        lines.append(job.process.stdout.readline())
+        assert lines[-1], b"".join(lines)
+    return lines
+
+
 @pytest.mark.long
-def test_the_others_go_on_without_a_host_that_is_cut_off(networks: Hosts) -> None:
-    """Its own processes end, and the kernel of no rank waits for it."""
+def test_the_others_go_on_without_a_host_that_is_cut_off_and_take_it_back(networks: Hosts) -> None:
+    """Its own processes end, and the kernel of no rank waits for it. When it is back, it gets a rank again."""
     path = networks.folder / "go"
-    words = (*networks.flags(), "--min-np", "2", *PROGRAM, "20", f"file:10={path}")
+    program = (*PROGRAM, "20", f"file:10={path}", "size:15=3")
+    words = (*networks.flags(), "--min-np", "2", "--blacklist-cooldown-range", "1", "2", *program)
     enter, environ = networks.machine.enter("n1"), networks.machine.environment() | {"SIRTAKI_LOST_HOST_SECONDS": "2"}
     with launching.running(networks.folder, *words, enter=enter, **environ) as job:
-        assert job.process.stdout is not None
-        lines = []
-        while sum(line.endswith(b" of 3 at 0\n") for line in lines) < 3:
-            lines.append(job.process.stdout.readline())
+        read_until(job, 3, b" of 3 at 0\n")
         networks.machine.cut("n2")
         try:
             path.touch()
-            out, error = job.process.communicate(timeout=60)
-            networks.assert_nothing_left()
+            read_until(job, 2, b" of 2 at 10\n")
         finally:
             networks.machine.mend("n2")
+        out, error = job.process.communicate(timeout=60)
+        networks.assert_nothing_left()
     assert job.process.returncode == 0, error.decode()
-    assert b"[0] rank 0 of 2 at " in out and b"[0] done 20\n" in out and b"[2] done 20\n" in out
+    assert out.count(b" of 3 at 15\n") == 3 and out.count(b"done 20\n") == 3, (out, error)
     assert b"rank 1, process 1 on host n2 failed: the connection to that host is lost: " in error, error.decode()
+
+
+@pytest.mark.long
+def test_a_host_that_is_cut_off_for_a_moment_is_not_lost(networks: Hosts) -> None:
+    path = networks.folder / "go"
+    words = (*networks.flags(), "--min-np", "2", *PROGRAM, "20", f"file:10={path}")
+    enter, environ = networks.machine.enter("n1"), networks.machine.environment() | {"SIRTAKI_LOST_HOST_SECONDS": "10"}
+    with launching.running(networks.folder, *words, enter=enter, **environ) as job:
+        read_until(job, 3, b" of 3 at 0\n")
+        networks.machine.cut("n2")
+        path.touch()
+        time.sleep(1.5)  # the ranks are in a step meanwhile
+        networks.machine.mend("n2")
+        out, error = job.process.communicate(timeout=60)
+        networks.assert_nothing_left()
+    assert job.process.returncode == 0, error.decode()
+    assert out.count(b"done 20\n") == 3 and b" of 2 at " not in out and b"failed" not in error, (out, error)

@@ -116,7 +116,10 @@ ENVIRONMENT = {
     "frameworks/sirtaki/rank_process/starter_socket.py",
     "frameworks/sirtaki/starters/__init__.py",
     "frameworks/sirtaki/rank_process/supervisor_link.py",
-    *(f"frameworks/sirtaki/launch/{name}.py" for name in ("check", "command", "function_job", "starter_choice")),
+    *(
+        f"frameworks/sirtaki/launch/{name}.py"
+        for name in ("check", "command", "function_job", "job_start", "starter_choice")
+    ),
     *(f"frameworks/sirtaki/launch/command_line/{name}.py" for name in ("options", "elastic_options")),
     *(f"frameworks/sirtaki/launch/protocol/{name}.py" for name in ("channel", "spec")),
     "frameworks/sirtaki/launch/remote/agent.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 
 from sirtaki import runtime
 
@@ -78,6 +80,7 @@ def _start(program: str, rank: int, size: int, port: int, **variables: str) -> s
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SIRTAKI_", "HOROVOD_"))}
     environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     environ |= {"SIRTAKI_CONTROL": "sockets", "OMP_NUM_THREADS": "1"} | variables
+    environ = {name: value for name, value in environ.items() if value}
     command = [sys.executable, "-c", program]
     return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -120,6 +123,61 @@ def test_processes_of_one_host_use_shared_memory(address: str) -> None:
         pytest.skip(f"no {address} here: {error}")
     ends = _ends([_start(_TRAINS, rank, 2, port, MASTER_ADDR=address) for rank in range(2)])
     assert [out.split() for _, out, _ in ends] == [["done", str(r), "2", "2", "1"] for r in range(2)], ends
+
+
+def _variables_of_indexed_job() -> dict[str, str]:
+    file = Path(__file__).parents[2] / "examples/cluster/kubernetes-ranks.yaml"
+    (job,) = [each for each in yaml.safe_load_all(file.read_text()) if each["kind"] == "Job"]
+    entries = job["spec"]["template"]["spec"]["containers"][0]["env"]
+    return {entry["name"]: entry.get("value", "of the cluster") for entry in entries}
+
+
+@pytest.mark.parametrize("way", ["kubernetes", "shared file"])
+def test_other_ways_to_meet(way: str, tmp_path: Path) -> None:
+    """Kubernetes' index in place of RANK; a file, at first an older job's, in place of the address and the port."""
+    port, path = _free_port(), tmp_path / "meeting"
+    path.write_text(json.dumps({"addresses": ["127.0.0.1"], "port": port, "secret": "00"}))
+    jobs = []
+    for rank in (1, 0):
+        own = _variables_of_indexed_job() | {"RANK": "", "JOB_COMPLETION_INDEX": str(rank), "MASTER_PORT": str(port)}
+        assert own.pop("MASTER_ADDR") == "train-0.train"  # here 127.0.0.1
+        if way == "shared file":
+            own = {"MASTER_ADDR": "", "MASTER_PORT": "", "SIRTAKI_RENDEZVOUS_FILE": str(path)}
+        jobs.append(_start(_TRAINS, rank, 2, port, **own, **_host_of(rank)))
+    ends = _ends(jobs)
+    assert [out.split() for _, out, _ in ends] == [["done", str(rank), "2", "1", "2"] for rank in (1, 0)], ends
+    assert way == "kubernetes" or not path.exists()
+
+
+def test_a_shared_file_without_rank_0_is_named(tmp_path: Path) -> None:
+    own = {"SIRTAKI_RENDEZVOUS_FILE": str(tmp_path / "meeting"), "SIRTAKI_START_TIMEOUT": "0.3"}
+    ((code, _, errors),) = _ends([_start("import sirtaki\nsirtaki.init()", 1, 2, 1, **own)])
+    assert code != 0
+    assert "rank 0 was not found by SIRTAKI_RENDEZVOUS_FILE=" in errors and "No such file or directory" in errors
+
+
+@pytest.mark.long
+def test_many_ranks_on_few_cores() -> None:
+    """Each is on a host of its own, as it sees it, so all that they exchange goes through TCP."""
+    program = """
+import os
+rank = int(os.environ["HOROVOD_RANK"])
+os.environ["SIRTAKI_HOSTNAME"] = f"host{rank}"
+import numpy as np
+import sirtaki as hvd
+from sirtaki import exchange
+hvd.init()
+weights = np.zeros(1000)
+for step in range(20):
+    gradients = exchange.allgather_object(np.full(1000, hvd.rank() + step, float), "gradients")
+    weights -= sum(gradients) / hvd.size()
+assert (weights == -sum(15.5 + step for step in range(20))).all()
+print("done", hvd.rank(), hvd.size(), hvd.cross_size(), flush=True)
+"""
+    command = [sys.executable, "-m", "sirtaki.launch", "-np", "32", "--gloo", sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split("\n")[:-1]) == sorted(f"[{r}] done {r} 32 32" for r in range(32)), done.stdout
 
 
 def test_killed_rank_is_named_on_the_others() -> None:

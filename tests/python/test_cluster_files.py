@@ -63,6 +63,16 @@ def test_indexed_job(tmp_path: Path) -> None:
     assert "job-completion-index=1 -- sh -c echo x" in done.stdout, done
 
 
+def test_pods_that_are_ranks() -> None:
+    """tests/parallel/test_sockets.py runs ranks with its variables."""
+    service, job = objects("kubernetes-ranks.yaml")
+    spec = job["spec"]
+    variables = {entry["name"]: entry.get("value") for entry in spec["template"]["spec"]["containers"][0]["env"]}
+    assert spec["completionMode"] == "Indexed" and spec["completions"] == spec["parallelism"]
+    assert variables["WORLD_SIZE"] == str(spec["completions"])
+    assert variables["MASTER_ADDR"] == f"{job['metadata']['name']}-0.{service['metadata']['name']}"
+
+
 def test_mpi_operator() -> None:
     (job,) = objects("kubernetes-mpi-operator.yaml")
     replicas = job["spec"]["mpiReplicaSpecs"]

@@ -1,5 +1,6 @@
 """Elastic jobs of `sirtakirun`: ranks that are lost, come back, are added and removed."""
 
+import json
 import os
 import signal
 import subprocess
@@ -46,6 +47,23 @@ def test_survivors_go_on_in_their_processes_and_a_new_one_takes_the_place(tmp_pa
         "the job goes on with 2 ranks",
         "the job goes on with 3 ranks",
     ]
+
+
+def test_a_rank_that_is_gone_does_not_wait_for_its_wrapper(tmp_path: Path) -> None:
+    """Its slot gets a new process while the wrapper still runs, and each generation has a timeline of its own."""
+    program = tmp_path / "wrapper.sh"
+    program.write_text(f"trap '' TERM; {' '.join(PROGRAM)} 9 1@4=SIGKILL size:6=2 || sleep 60\n")
+    timeline = ("--timeline-filename", str(tmp_path / "t.json"))
+    words = ("--min-np", "1", "--grace-seconds", "1", *timeline, "sh", str(program))
+    with running(tmp_path, "-np", "2", *words) as job:
+        out, error = job.process.communicate(timeout=60)
+        done = subprocess.CompletedProcess([], job.process.returncode, out, error)
+        assert done.returncode == 0, error.decode()
+        job.assert_nothing_left()
+    assert said(done, 2) == ["rank 1 of 2 at 6", "done 9"], error.decode()
+    assert any("is gone without shutdown()" in note for note in notes(done)), error.decode()
+    found = [json.loads((tmp_path / name).read_text()) for name in ("t.json", "t.generation2.json")]
+    assert [events[0]["args"]["ranks"] for events in found] == [2, 1]
 
 
 def test_a_script_adds_and_removes_slots(tmp_path: Path) -> None:

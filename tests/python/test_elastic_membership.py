@@ -112,6 +112,18 @@ def test_survivors_go_on_without_waiting_and_the_newest_progress_leads():
     assert only(membership, Form) == [Form(2, (2, 1))]
 
 
+def test_the_job_knows_that_the_state_is_lost_with_all_that_had_it():
+    membership = training(2)
+    membership.on_end(1, False, "killed")
+    membership.on_join(0, 7)
+    assert only(membership, Form) == [Form(2, (0,))], "one process is left"
+    membership.on_up(0)
+    membership.on_rested(Slot("a", 1))
+    membership.on_join(2, 0)
+    membership.on_end(0, False, "killed")
+    assert only(membership, Form) == [Form(3, (2,), lost_commits=7)]
+
+
 def test_a_newcomer_is_announced_when_it_waits_and_admitted_when_all_members_have_come_back():
     membership = training(2)
     membership.on_end(1, False)

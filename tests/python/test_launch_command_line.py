@@ -51,6 +51,7 @@ def test_words_of_the_program_are_not_touched() -> None:
         (["--fusion-threshold-mb", "0"], {"SIRTAKI_FUSION_THRESHOLD": "0"}),
         (["--cycle-time-ms", "2.5"], {"SIRTAKI_CYCLE_TIME": "2.5"}),
         (["--cache-capacity", "9"], {"SIRTAKI_CACHE_CAPACITY": "9"}),
+        (["--gloo-timeout-seconds", "9"], {"SIRTAKI_GLOO_TIMEOUT_SECONDS": "9"}),
         (["--stall-check-warning-time-seconds", "5"], {"SIRTAKI_STALL_CHECK_TIME_SECONDS": "5"}),
         (["--stall-check-shutdown-time-seconds", "0"], {"SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS": "0"}),
         (["--no-stall-check"], {"SIRTAKI_STALL_CHECK_DISABLE": "1"}),
@@ -108,7 +109,6 @@ def test_variables_of_flags_reach_the_ranks_and_win() -> None:
     [
         (["--hierarchical-allgather"], "--hierarchical-allgather (hierarchical allgather)"),
         (["--torus-allreduce"], "--torus-allreduce (torus allreduce)"),
-        (["--gloo-timeout-seconds", "1"], "--gloo-timeout-seconds (gloo)"),
         (["--jsrun"], "--jsrun (jsrun)"),
         (["--tcp"], "--tcp (Spectrum MPI)"),
         (["--num-nccl-streams", "1"], "--num-nccl-streams (NCCL)"),
@@ -226,6 +226,7 @@ def test_mpi_flag_wins_over_the_controller_of_the_file(tmp_path: Path) -> None:
 
 def test_options_of_elastic_jobs_by_both_names_of_horovod() -> None:
     words = ("--min-num-proc", "2", "--max-num-proc", "8", "--slots-per-host", "4", "--reset-limit", "0")
+    words += ("--host-discovery-script", "./hosts.sh")
     chosen = parse(*words, "--blacklist-cooldown-range", "5", "10", "--elastic-timeout", "7", "--gloo")
     assert elastic_options.is_elastic(chosen) and chosen.num_proc == 2
     assert (chosen.min_num_proc, chosen.max_num_proc, chosen.slots, chosen.reset_limit) == (2, 8, 4, 0)
@@ -251,9 +252,11 @@ def test_the_limit_of_an_elastic_job_from_the_environment(monkeypatch: pytest.Mo
         (["-np", "2", "--min-np", "0"], "'0' is not a positive whole number"),
         (["-np", "2", "--min-np", "3"], "--min-np 3 is more than -np 2"),
         (["-np", "2", "--max-np", "1"], "--max-np 1 is less than -np 2"),
-        (["-np", "2", "--reset-limit", "1"], "--reset-limit is for elastic jobs: give --min-np, --max-np or"),
-        (["-np", "2", "--slots-per-host", "1"], "--slots-per-host is for elastic jobs"),
-        (["-np", "2", "--elastic-timeout", "1"], "--elastic-timeout is for elastic jobs"),
+        (["-np", "2", "--reset-limit", "1"], "--reset-limit 1 is for elastic jobs: give --min-np, --max-np or"),
+        (["-np", "2", "--slots-per-host", "1"], "--slots-per-host 1 is for elastic jobs"),
+        (["-np", "2", "--min-np", "1", "--slots-per-host", "4"], "--slots-per-host 4 is for hosts that a"),
+        (["-np", "2", "--gloo-timeout-seconds", "0"], "--gloo-timeout-seconds 0: must be 1 or more"),
+        (["-np", "2", "--elastic-timeout", "1"], "--elastic-timeout 1 is for elastic jobs"),
         (["-np", "2", "--min-np", "1", "--mpi"], "--mpi: an elastic job cannot use MPI"),
         (["-np", "2", "--min-np", "1", "--launcher", "srun"], "--launcher srun: sirtakirun itself starts the ranks"),
         (

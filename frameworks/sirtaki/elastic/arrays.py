@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sirtaki import exchange, runtime
+from sirtaki.elastic import fingerprints
 from sirtaki.elastic.state import ObjectState
 
 
@@ -30,9 +31,12 @@ def _of_rank(source: int, values: Sequence[Any], own_rank: int) -> list[Any]:
             f"number {differs} differs: {form[differs : differs + 1]} here, {expected[differs : differs + 1]} there. "
             "All ranks must make the same model"
         )
+    same = fingerprints.equal_everywhere([fingerprints.of_array(array) for array in arrays], "elastic.same")
     if own_rank != source:
-        arrays = [np.empty_like(array) for array in arrays]
-    exchange.broadcast_arrays(arrays, source, "elastic.value")
+        arrays = [array if is_same else np.empty_like(array) for array, is_same in zip(arrays, same, strict=True)]
+    differ = [array for array, is_same in zip(arrays, same, strict=True) if not is_same]
+    if differ:
+        exchange.broadcast_arrays(differ, source, "elastic.value")
     return arrays
 
 

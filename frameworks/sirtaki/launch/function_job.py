@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import json
 import os
@@ -16,7 +17,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from sirtaki.launch.command_line import host_list
 from sirtaki.launch.protocol import channel
@@ -42,6 +43,8 @@ _OPTIONS = (
 )
 _WRONG_COMMAND_LINE = 2
 _PROOF_SECONDS = 10.0
+_MOST_LINES = 10  # of sirtakirun, in an error
+_LAST_WORDS = 2.0  # seconds for them to arrive after its end
 
 
 def run(
@@ -105,8 +108,9 @@ def run(
     others = None if host_discovery_script else _others(hosts, hostfile)
     changes = any(value is not None for value in (least, most, host_discovery_script))
     with _Exchange(ranks, func, tuple(args), kwargs or {}, others, changes) as exchange:
-        code = _run_job([*words, executable or sys.executable, "-m", "sirtaki.launch.function_rank"], exchange)
-    return exchange.results(code)
+        program = [executable or sys.executable, "-m", "sirtaki.launch.function_rank"]
+        code, lines = _run_job([*words, *program], exchange)
+    return exchange.results(code, lines)
 
 
 def _refuse_both(**arguments: Any) -> None:
@@ -147,18 +151,35 @@ def _others(names: str | None, file: str | None) -> list[str]:
     return slurm_hosts.hosts(os.environ)
 
 
-def _run_job(words: list[str], exchange: _Exchange) -> int:
-    """Runs sirtakirun and returns its exit code. An exception during the wait first ends the job."""
+def _run_job(words: list[str], exchange: _Exchange) -> tuple[int, str]:
+    """Runs sirtakirun. (its exit code, its last lines). An exception during the wait first ends the job."""
     folder = str(Path(__file__).parents[2])
     paths = [folder, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), VARIABLE: exchange.description()}
-    job = subprocess.Popen([sys.executable, "-m", "sirtaki.launch", *words], env=environment)
+    command = [sys.executable, "-m", "sirtaki.launch", *words]
+    job = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+    lines = collections.deque[str](maxlen=_MOST_LINES)
+    copying = threading.Thread(target=_copy, args=(job.stderr, lines), daemon=True)
+    copying.start()
     try:
-        return job.wait()
+        code = job.wait()
     except BaseException:
         job.terminate()  # sirtakirun ends its ranks
         job.wait()
         raise
+    finally:
+        copying.join(_LAST_WORDS)
+    return code, "\n".join(lines)
+
+
+def _copy(source: IO[bytes], lines: collections.deque[str]) -> None:
+    """Shows the stderr of sirtakirun, and keeps the lines of sirtakirun itself."""
+    with source:
+        for line in source:
+            with contextlib.suppress(OSError):
+                os.write(2, line)
+            if line.startswith(b"sirtakirun: "):
+                lines.append(line.decode(errors="replace").removeprefix("sirtakirun: ").rstrip())
 
 
 class _Exchange:
@@ -247,12 +268,12 @@ class _Exchange:
                     self._results[number] = result
             rank.send("taken")
 
-    def results(self, code: int) -> list[Any]:
-        """The results by rank, once the job has ended with this exit code."""
+    def results(self, code: int, lines: str) -> list[Any]:
+        """The results by rank, once the job has ended with this exit code and these last lines of sirtakirun."""
         import cloudpickle
 
         if code == _WRONG_COMMAND_LINE and not self._failures:
-            raise ValueError("sirtakirun refuses these arguments, see its message")
+            raise ValueError(f"sirtakirun refuses these arguments: {lines}")
         if self._failures and code:  # with exit code 0, a later start of the job has succeeded
             rank, failure = self._failures[0]
             raise RuntimeError(f"the function failed on rank {rank} of {self._ranks}:\n{failure}")
@@ -261,7 +282,7 @@ class _Exchange:
             missing = []
         if code != 0 or missing:
             what = f"; no result came from ranks {missing}" if missing else ""
-            raise RuntimeError(f"the job of {self._ranks} ranks ended with exit code {code}, see its messages{what}")
+            raise RuntimeError(f"the job of {self._ranks} ranks ended with exit code {code}{what}\n{lines}".rstrip())
         return [cloudpickle.loads(result) for _, result in sorted(self._results.items())]
 
 

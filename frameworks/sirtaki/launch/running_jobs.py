@@ -5,7 +5,8 @@ import socket
 import sys
 from collections.abc import Mapping
 
-from sirtaki.launch.job.status import PATIENCE, TITLE, name_begins, user_of_peer
+from sirtaki.launch.job.status import TITLE, name_begins, user_of_peer
+from sirtaki.launch.protocol.time_limits import STATUS_OF_ALL
 
 _TABLE = "/proc/net/unix"
 _CONNECT_SECONDS = 2.0
@@ -68,7 +69,7 @@ def ask(name: str, word: bytes) -> str:
         return ""
     with connection:
         try:
-            connection.settimeout(_CONNECT_SECONDS + PATIENCE + 2)
+            connection.settimeout(_CONNECT_SECONDS + STATUS_OF_ALL + 2)
             connection.sendall(word)
             while piece := connection.recv(1 << 16):
                 text += piece

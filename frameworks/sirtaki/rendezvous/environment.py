@@ -8,7 +8,7 @@ import os
 import socket
 
 from sirtaki import settings, starters
-from sirtaki.rendezvous import launcher, master, store, table
+from sirtaki.rendezvous import launcher, master, shared_file, store, table
 
 _RANK = ("RANK", "JOB_COMPLETION_INDEX")  # the second is that of Kubernetes' indexed jobs
 _SIZE = "WORLD_SIZE"
@@ -40,9 +40,14 @@ def join(limit: float) -> table.Table:
         raise ValueError(f"RANK={rank}: {_SIZE}={size} has ranks 0 to {size - 1}")
     if size == 1:
         return table.alone()
+    if path := settings.look_up("RENDEZVOUS_FILE")[1]:
+        return shared_file.join(rank, size, path, secret, limit)
     address = os.environ.get(_ADDRESS, "")
     if not address:
-        raise ValueError(f"{_ADDRESS} is not set: the address of the host of rank 0, as the other hosts know it")
+        raise ValueError(
+            f"{_ADDRESS} is not set: the address of the host of rank 0, as the other hosts know it; or set "
+            f"{shared_file.VARIABLE} to a file that all hosts see"
+        )
     meeting = address, _number(_PORT, least=1)
     if os.environ.get(_TORCHRUN) == "True":
         return store.join(store.of_torchrun(meeting), rank, size, address, secret, limit)

@@ -30,6 +30,11 @@ def newest_rank() -> int | None:
     return _rank
 
 
+def newest_generation() -> int:
+    """Of the newest table; 0 if there was none."""
+    return _generation
+
+
 def join() -> Table:
     """Returns when the launcher has sent the table: at once after all ranks have called it. The launcher has the limit.
 

@@ -35,6 +35,10 @@ class RefusedError(ValueError):
     """The other end is no rank of this job; the text says why."""
 
 
+class OtherProgramError(RefusedError):
+    """The other end does not speak this protocol at all."""
+
+
 class Line:
     """A connection between rank 0 and another rank, after both have proven that they have the secret."""
 
@@ -63,14 +67,24 @@ def join(rank: int, size: int, master: tuple[str, int], secret: bytes, limit: fl
     """Returns when all ranks have called it. SirtakiInternalError, on every rank, that names the ranks which have not
     come within `limit` seconds, or says why this process is no rank of the job.
     """
-    return _Master(size, master, secret, limit).lead() if rank == 0 else _follow(rank, size, master, secret, limit)
+    if rank == 0:
+        return lead(size, _server(master), secret, limit)
+    try:
+        return follow(rank, size, _connected(master, limit), master, secret, limit)
+    except OtherProgramError as error:
+        raise SirtakiInternalError(f"rank 0 at {master[0]} port {master[1]}: {error}") from None
+
+
+def lead(size: int, server: socket.socket, secret: bytes, limit: float) -> Table:
+    """join() for rank 0, to which the others connect through this socket. It is closed then."""
+    return _Master(size, server, secret, limit).lead()
 
 
 class _Master:
-    def __init__(self, size: int, master: tuple[str, int], secret: bytes, limit: float) -> None:
+    def __init__(self, size: int, server: socket.socket, secret: bytes, limit: float) -> None:
         self._size, self._secret, self._limit = size, secret, limit
         self._end = time.monotonic() + limit
-        self._server = _server(master)
+        self._server = server
         self._lines: dict[int, Line] = {}
         self._addresses: dict[int, tuple[str, int]] = {}
         self._refused: list[str] = []
@@ -172,9 +186,12 @@ def _prove(connection: socket.socket, secret: bytes) -> Line:
     return Line(connection, derive(secret, b"messages", own, theirs))
 
 
-def _follow(rank: int, size: int, master: tuple[str, int], secret: bytes, limit: float) -> Table:
-    end = time.monotonic() + limit
-    connection = _connected(master, limit, end)
+def follow(
+    rank: int, size: int, connection: socket.socket, master: tuple[str, int], secret: bytes, limit: float
+) -> Table:
+    """join() for another rank, over a connection to rank 0, which is closed then. OtherProgramError if another program
+    has accepted it.
+    """
     with connection:
         where = f"rank 0 at {master[0]} port {master[1]}"
         try:
@@ -184,6 +201,8 @@ def _follow(rank: int, size: int, master: tuple[str, int], secret: bytes, limit:
             host, port = own.getsockname()[:2]
             line.send({"rank": rank, "size": size, "host": host, "port": port})
             answer = line.receive()
+        except OtherProgramError:
+            raise
         except RefusedError as error:
             raise SirtakiInternalError(f"{where}: {error}") from None
         except OSError as error:
@@ -196,8 +215,9 @@ def _follow(rank: int, size: int, master: tuple[str, int], secret: bytes, limit:
         return Table(rank, addresses, derive(secret, b"job", bytes.fromhex(answer["nonce"])), own)
 
 
-def _connected(master: tuple[str, int], limit: float, end: float) -> socket.socket:
+def _connected(master: tuple[str, int], limit: float) -> socket.socket:
     """Rank 0 may start later than this rank."""
+    end = time.monotonic() + limit
     while True:
         try:
             return socket.create_connection(master, timeout=max(0.1, end - time.monotonic()))
@@ -213,7 +233,7 @@ def _connected(master: tuple[str, int], limit: float, end: float) -> socket.sock
 def _prove_back(connection: socket.socket, secret: bytes) -> Line:
     greeting = _exactly(connection, len(_GREETING))
     if greeting != _GREETING:
-        raise RefusedError("another program listens there, not rank 0 of this job")
+        raise OtherProgramError("another program listens there, not rank 0 of this job")
     theirs = _exactly(connection, _NONCE)
     own = os.urandom(_NONCE)
     connection.sendall(own + derive(secret, b"rank", theirs, own))
@@ -225,17 +245,25 @@ def _prove_back(connection: socket.socket, secret: bytes) -> Line:
 
 
 def _server(master: tuple[str, int]) -> socket.socket:
-    """Listens at this address only; at all, if it belongs to a device that passes connections on to this host."""
-    family, _, _, _, address = socket.getaddrinfo(*master, type=socket.SOCK_STREAM)[0]
+    """Listens at this address only; at all, if it belongs to a device that passes connections on to this host, or if
+    its name is not known here yet.
+    """
     try:
+        family, _, _, _, address = socket.getaddrinfo(*master, type=socket.SOCK_STREAM)[0]
         return socket.create_server(address[:2], family=family, backlog=1024)
     except OSError as error:
         with contextlib.suppress(OSError):
-            wildcard = "::" if family == socket.AF_INET6 else ""
-            return socket.create_server((wildcard, master[1]), family=family, backlog=1024)
+            return listen_everywhere(master[1])
         raise SirtakiInternalError(
             f"rank 0 cannot listen at MASTER_ADDR={master[0]} MASTER_PORT={master[1]}: {error}"
         ) from None
+
+
+def listen_everywhere(port: int) -> socket.socket:
+    """At all addresses of this host. port: 0 for any."""
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    return socket.create_server(("", port), family=family, backlog=1024, dualstack_ipv6=both)
 
 
 def _address_seen(name: tuple[Any, ...]) -> str:

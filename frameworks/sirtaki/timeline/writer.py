@@ -229,12 +229,17 @@ def before_init() -> None:
     _joined_at = time.monotonic_ns()
 
 
-def after_init() -> None:
-    """Begins the timeline for which the environment asks. One that cannot be written is no reason to end the job."""
+def after_init(generation: int) -> None:
+    """Begins the timeline for which the environment asks. One that cannot be written is no reason to end the job.
+
+    generation: of the ranks of an elastic job. Each after the first has a file of its own: their ranks are others.
+    """
     chosen = settings.timeline()
     if chosen.path and chosen.path != settings.DYNAMIC:
+        base, suffix = os.path.splitext(chosen.path)
+        path = chosen.path if generation < 2 else f"{base}.generation{generation}{suffix}"
         try:
-            _start(chosen.path, chosen.mark_cycles, chosen)
+            _start(path, chosen.mark_cycles, chosen)
         except ValueError as error:
             _log.warning("%s", error)
 

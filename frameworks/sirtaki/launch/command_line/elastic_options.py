@@ -43,10 +43,17 @@ def is_elastic(options: argparse.Namespace) -> bool:
 def check(options: argparse.Namespace) -> None:
     """ValueError for options that contradict each other."""
     if not is_elastic(options):
-        flags = [flag for name, flag in _ONLY_ELASTIC.items() if getattr(options, name) is not None]
-        if flags:
-            raise ValueError(f"{flags[0]} is for elastic jobs: give --min-np, --max-np or --host-discovery-script, too")
+        for name, flag in _ONLY_ELASTIC.items():
+            if (value := getattr(options, name)) is not None:
+                shown = " ".join(map(str, value)) if isinstance(value, list) else value
+                text = "is for elastic jobs: give --min-np, --max-np or --host-discovery-script, too"
+                raise ValueError(f"{flag} {shown} {text}")
         return
+    if options.slots is not None and options.host_discovery_script is None:
+        raise ValueError(
+            f"--slots-per-host {options.slots} is for hosts that a --host-discovery-script prints, and there is none: "
+            "give the slots of each host in -H or --hostfile"
+        )
     if options.use_mpi:
         raise ValueError("--mpi: an elastic job cannot use MPI, which does not survive the loss of a rank")
     if options.launcher != "auto":

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from sirtaki.launch.command_line import config_file, elastic_options, tuning
 from sirtaki.launch.protocol.spec import GRACE, LOST_AFTER
+from sirtaki.launch.protocol.time_limits import LOST_AFTER_IF_ELASTIC
 from sirtaki.starters import STARTERS
 
 LOST_HOST_VARIABLE = "SIRTAKI_LOST_HOST_SECONDS"
@@ -18,7 +19,6 @@ GRACE_VARIABLE = "SIRTAKI_GRACE_SECONDS"
 RESTARTS_VARIABLE = "SIRTAKI_RESTARTS"
 _LAUNCHERS = ("auto", "mpiexec", *(starter.called for starter in STARTERS if starter.places_ranks))
 _LONGEST = 1e6  # seconds
-_LOST_IN_ELASTIC_JOB = 10.0  # seconds: an error costs only a change of the ranks
 
 _EPILOG = """\
 Everything after the options is the program and its arguments; each rank gets them unchanged. The stdin of all ranks is
@@ -266,7 +266,7 @@ def lost_after(options: argparse.Namespace) -> float:
     """Seconds of silence until another host counts as lost, 0 for never. Raises ValueError."""
     if os.environ.get(LOST_HOST_VARIABLE):
         return _from_environment(LOST_HOST_VARIABLE, or_never=True)
-    return _LOST_IN_ELASTIC_JOB if elastic_options.is_elastic(options) else LOST_AFTER
+    return LOST_AFTER_IF_ELASTIC if elastic_options.is_elastic(options) else LOST_AFTER
 
 
 def _from_environment(name: str, or_never: bool) -> float:

@@ -41,6 +41,12 @@ _NUMBERS = (
         "STALL_SHUTDOWN_TIME_SECONDS",
         "until the job ends; 0: never",
     ),
+    _Number(
+        "--gloo-timeout-seconds",
+        "GLOO_TIMEOUT_SECONDS",
+        "without MPI: silence of a host after which its ranks count as lost (30)",
+        least=1,
+    ),
     _Number("--thread-affinity", "THREAD_AFFINITY", "core for the engine's thread"),
     _Number(
         "--timeline-megabytes",
@@ -88,7 +94,6 @@ _PAIRS = (
 _MISSING = (
     ("hierarchical_allgather", ("--hierarchical-allgather",), None, "hierarchical allgather"),
     ("torus_allreduce", ("--torus-allreduce",), None, "torus allreduce"),
-    ("gloo_timeout_seconds", ("--gloo-timeout-seconds",), int, "gloo"),
     ("num_nccl_streams", ("--num-nccl-streams",), int, "NCCL"),
 )
 # Declared beside the flags that they exclude.

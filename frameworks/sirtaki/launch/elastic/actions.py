@@ -25,10 +25,13 @@ class Start:
 
 @dataclass(frozen=True)
 class Form:
-    """Send the table to these processes, which wait in init(); they are ranks 0, 1, ... of the generation."""
+    """Send the table to these processes, which wait in init(); they are ranks 0, 1, ... of the generation.
+    lost_commits: those of the generation before, if none of its members is left to have its state.
+    """
 
     generation: int
     numbers: tuple[int, ...]
+    lost_commits: int | None = None
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,10 @@ from sirtaki.launch.job.job import Job
 from sirtaki.launch.job.own_start import OwnStart
 from sirtaki.launch.job.workers import Worker
 from sirtaki.launch.protocol import channel
+from sirtaki.launch.protocol.time_limits import END_BY_ITSELF, TIDY_UP_IF_ELASTIC, UNANSWERED
 from sirtaki.launch.remote import addresses
 from sirtaki.launch.remote.remote_hosts import Remote
 from sirtaki.starters.request import Host
-
-_TIDY_UP = 3.0  # seconds until what is left of a job that is over is ended
 
 
 class ElasticStart(OwnStart):
@@ -51,7 +50,8 @@ class ElasticJob(Job):
         self._ranks: dict[int, int] = {}  # of the members of the newest generation
         self._waiting: dict[int, tables.Waiting] = {}
         self._failures: dict[int, Failure] = {}
-        self._arrivals_due: dict[int, Callable[[], None]] = {}
+        self._starting_numbers: set[int] = set()  # processes whose workers have not arrived
+        self._process_limits: dict[int, Callable[[], None]] = {}  # what happens at the limit of a process
         self._limit_actions = {name: partial(self._on_limit, name) for name in (START, ELASTIC)}
 
     def was_up(self) -> bool:
@@ -101,12 +101,22 @@ class ElasticJob(Job):
         self._carry_out()
 
     def _on_arrival(self, worker: Worker) -> None:
-        self._timers.cancel(self._arrivals_due.pop(worker.rank, self._give_up_nothing))
-        if self._ending.sent or not self._membership.counts(worker.rank):
-            self._workers.end_program(worker, self._ending.sent or signal.SIGTERM)
+        self._starting_numbers.discard(worker.rank)
+        self._clear_limit(worker.rank)
+        if self._ending.sent:
+            self._workers.end_program(worker, self._ending.sent)
+        elif not self._membership.counts(worker.rank):
+            self._end_process(worker.rank, kill=False)
 
-    def _give_up_nothing(self) -> None:
-        """Has no time."""
+    def _set_limit(self, number: int, seconds: float, action: Callable[[], None]) -> None:
+        """In place of the process's earlier limit."""
+        self._clear_limit(number)
+        self._process_limits[number] = action
+        self._timers.at(time.monotonic() + seconds, action)
+
+    def _clear_limit(self, number: int) -> None:
+        if action := self._process_limits.pop(number, None):
+            self._timers.cancel(action)
 
     def _on_table(self, worker: Worker, request: dict[str, Any]) -> None:
         self._waiting[worker.rank] = worker, request
@@ -130,7 +140,12 @@ class ElasticJob(Job):
         """A process that goes on has only taken note of a failure."""
         if message["code"]:
             cause = failure.of_message(worker.rank, worker.host, {**message, "rank": worker.rank, "host": worker.host})
-            self._failures[worker.rank] = replace(cause, witness=-1)
+            self._failures[worker.rank] = cause = replace(cause, witness=-1)
+            if message.get("gone"):  # a wrapper of the rank may run on for long; its slot need not wait for it
+                self._on_process_end(worker.rank, False, cause)
+                self._workers.end_program(worker, signal.SIGTERM)
+            else:
+                self._set_limit(worker.rank, END_BY_ITSELF, partial(self._end_process, worker.rank, kill=False))
 
     def _on_exit(self, worker: Worker, message: dict[str, Any]) -> None:
         code = message["code"]
@@ -149,7 +164,8 @@ class ElasticJob(Job):
             self._on_process_end(worker.rank, False, lost, unreachable=bool(worker.lost))
 
     def _on_process_end(self, number: int, well: bool, cause: Failure, unreachable: bool = False) -> None:
-        self._timers.cancel(self._arrivals_due.pop(number, self._give_up_nothing))
+        self._clear_limit(number)
+        self._starting_numbers.discard(number)
         self._waiting.pop(number, None)
         cause = self._failures.pop(number, cause)
         cause.code = cause.code or None
@@ -176,7 +192,7 @@ class ElasticJob(Job):
         words = str(message.get("words", "")).strip().splitlines()[-1:]
         text = f"the host was not reached: {''.join(words) or message.get('code')}"
         name = self._reached.name_of(message["host"]) if self._reached is not None else ""
-        for number in list(self._arrivals_due):
+        for number in sorted(self._starting_numbers):
             if self._places[number].host == name:
                 self._on_missing(number, text)
         return False
@@ -212,7 +228,7 @@ class ElasticJob(Job):
             self._start(host, numbers)
         self.status.shown = self._membership.processes()
         if self._membership.is_over() and not self._timers.waits(self._tidy_up):
-            self._timers.at(time.monotonic() + _TIDY_UP, self._tidy_up)
+            self._timers.at(time.monotonic() + TIDY_UP_IF_ELASTIC, self._tidy_up)
             self._discovery.stop()
 
     def _tidy_up(self) -> None:
@@ -222,8 +238,8 @@ class ElasticJob(Job):
     def _start(self, host: str, numbers: list[tuple[int, int, int]]) -> None:
         for number, _, _ in numbers:
             text = f"it has not started within {self._limits.start:g} s (--start-timeout)"
-            self._arrivals_due[number] = partial(self._on_missing, number, text)
-            self._timers.at(time.monotonic() + self._limits.start, self._arrivals_due[number])
+            self._starting_numbers.add(number)
+            self._set_limit(number, self._limits.start, partial(self._on_missing, number, text))
         assert isinstance(self._mpiexec, OwnStart)
         try:
             self._mpiexec.add(host, numbers)
@@ -259,6 +275,12 @@ class ElasticJob(Job):
         if action.generation > 1:
             count = len(waiting)
             self._screen.note(f"the job goes on with {count} rank{'s' if count > 1 else ''}")
+        if action.lost_commits is not None:
+            commits = f" of {action.lost_commits} commits or more" if action.lost_commits else ""
+            self._screen.note(
+                f"no process is left that has the state{commits}: the training begins anew, or from the checkpoint "
+                "that the program loads"
+            )
 
     def _answer(self, number: int, answer: dict[str, Any]) -> None:
         worker, request = self._waiting.pop(number)
@@ -274,8 +296,15 @@ class ElasticJob(Job):
         if kill:
             text = "it has not come back to init() in time, so it is stopped or hangs"
             self._screen.note(f"{self._named(number)} is killed: {text}")
-        if worker := self._workers.find(number):
-            self._workers.end_program(worker, how)  # a process that is just starting is ended when it arrives
+        if worker := self._workers.find(number):  # a process that is just starting is ended when it arrives
+            self._workers.end_program(worker, how)
+            seconds = UNANSWERED + (0 if kill else self._limits.grace)
+            self._set_limit(number, seconds, partial(self._on_no_end, worker))
+
+    def _on_no_end(self, worker: Worker) -> None:
+        """Its supervisor kills a process that takes too long, so that one is stopped, too, or its host is frozen."""
+        self._screen.note(f"{self._named(worker.rank)} has not ended, for its supervisor does not answer: given up")
+        self._workers.give_up(worker, "its supervisor does not answer")
 
     def _break(self, action: actions.Break) -> None:
         lost = self._failures.get(action.lost)

@@ -249,6 +249,8 @@ class Membership:
         for process in ordered:
             if process.rank >= 0 and newest > self._newest:
                 self._slots.note_success(process.slot)
+        is_lost = self.generation > 0 and all(process.rank < 0 for process in ordered)
+        lost_commits = self._newest if is_lost else None
         self.generation += 1
         self._newest = newest
         self.state = State.FORMING
@@ -258,7 +260,7 @@ class Membership:
         self._lost_member = False
         for rank, process in enumerate(ordered):
             process.rank, process.waits = rank, False
-        self._act(Form(self.generation, tuple(process.number for process in ordered)))
+        self._act(Form(self.generation, tuple(process.number for process in ordered), lost_commits))
         self._act(Limit(ELASTIC, False))
         self._act(Limit(START, True))
 

@@ -26,17 +26,12 @@ from sirtaki.launch.job.status import Status
 from sirtaki.launch.job.tables import Tables
 from sirtaki.launch.job.workers import Worker, Workers
 from sirtaki.launch.protocol import channel
+from sirtaki.launch.protocol.time_limits import AFTER_GRACE, CONSEQUENCES, ORPHANED, OTHER_HOSTS, REMIND, TIDY_UP
 from sirtaki.launch.remote.remote_hosts import Arrivals
 from sirtaki.starters import Starter
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TOO_MUCH_WAITING = 1 << 20  # bytes not yet read from our output; beyond that the ranks wait
-_AFTER_GRACE = 1.5  # seconds for workers after their own grace
-_CONSEQUENCES = 1.0  # seconds for the other ranks, after a failure, to receive the cause and to report how they end
-_ORPHANED = 0.5  # seconds that ranks may outlive mpiexec
-_REMIND = 2.0  # seconds until a message says that ranks still have time to end
-_TIDY_UP = 1.5  # seconds for mpiexec to end after its ranks, before it is asked to
-_OTHER_HOSTS = 3.0  # seconds for other hosts to answer after one was not reached, so that the message names all
 
 
 @dataclass
@@ -182,10 +177,10 @@ class Job:
         now = time.monotonic()
         if not self._mpiexec.alive():
             if not self._ending.abandoned and not self._timers.waits(self._on_abandoned):
-                self._timers.at(now + _ORPHANED, self._on_abandoned)
+                self._timers.at(now + ORPHANED, self._on_abandoned)
         elif self._is_left_alone() and not self._timers.waits(self._mpiexec.terminate):
-            self._timers.at(now + _TIDY_UP, self._mpiexec.terminate)
-            self._timers.at(max(self._timers.time_of(self._give_up), now + 2 * _TIDY_UP), self._give_up)
+            self._timers.at(now + TIDY_UP, self._mpiexec.terminate)
+            self._timers.at(max(self._timers.time_of(self._give_up), now + 2 * TIDY_UP), self._give_up)
         if now >= self._mpiexec.show_at:
             self._last_lines.show_words(self._failure.cause, self._ending)
         if now >= self._starting.due:
@@ -269,7 +264,7 @@ class Job:
             return
         self._ending.asked_by = number
         self._end(number)
-        self._timers.at(time.monotonic() + _REMIND, self._remind)
+        self._timers.at(time.monotonic() + REMIND, self._remind)
 
     def _remind(self) -> None:
         if self._workers and self._timers.waits(self._kill):
@@ -341,7 +336,7 @@ class Job:
             return keep
         failed = self._arrivals.note(message)
         if self._arrivals.any_failed():
-            wait = 0.0 if self._arrivals.complete() else _OTHER_HOSTS
+            wait = 0.0 if self._arrivals.complete() else OTHER_HOSTS
             until = min(self._timers.time_of(self._on_unreached), time.monotonic() + wait)
             self._timers.at(until, self._on_unreached)
         return keep or failed
@@ -373,12 +368,12 @@ class Job:
             return
         self._failure.cause = cause
         self._workers.send_cause(cause.to_fields())
-        self._timers.at(time.monotonic() + _CONSEQUENCES, self._on_consequences)
+        self._timers.at(time.monotonic() + CONSEQUENCES, self._on_consequences)
 
     def _on_consequences(self) -> None:
         """Ends the job. But waits longer for a rank that has not yet sent its traceback."""
         if self._failure.waits_for_traceback():
-            self._timers.at(time.monotonic() + _CONSEQUENCES, self._on_consequences)
+            self._timers.at(time.monotonic() + CONSEQUENCES, self._on_consequences)
         else:
             self._end(signal.SIGTERM)
 
@@ -389,9 +384,9 @@ class Job:
         self._ending.sent = number
         self._timers.cancel(self._on_consequences)
         self._workers.end_all(number)
-        kill_at = time.monotonic() + self._limits.grace + _AFTER_GRACE
+        kill_at = time.monotonic() + self._limits.grace + AFTER_GRACE
         self._timers.at(kill_at, self._kill)
-        self._timers.at(kill_at + _AFTER_GRACE, self._give_up)
+        self._timers.at(kill_at + AFTER_GRACE, self._give_up)
         if not self._workers:
             self._mpiexec.terminate()
 

@@ -4,8 +4,8 @@ import time
 from collections import Counter
 
 from sirtaki.host.timers import NEVER
+from sirtaki.launch.protocol.time_limits import STOPPED_RANKS
 
-_ANSWER = 1.0  # seconds for the supervisors to report which ranks are stopped
 _SETTING = "SIRTAKI_START_TIMEOUT"
 
 
@@ -58,7 +58,7 @@ class Starting:
         if not self._is_complete() or self._late_callers() or self._asked:
             return set(), ""
         self._asked = True
-        self.due = time.monotonic() + _ANSWER
+        self.due = time.monotonic() + STOPPED_RANKS
         return self._inside, self._text()
 
     def missing(self) -> tuple[int, str]:

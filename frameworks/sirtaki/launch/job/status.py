@@ -21,8 +21,8 @@ from typing import Any
 from sirtaki.host.timers import NEVER
 from sirtaki.launch.job.workers import Worker, Workers
 from sirtaki.launch.protocol import channel
+from sirtaki.launch.protocol.time_limits import STATUS_OF_ALL
 
-PATIENCE = 4.0  # seconds for the ranks; their engines answer within three
 TITLE, STATUS, NUMBERS = b"?", b"!", b"#"  # requests on the socket of the job
 _LONGEST_TITLE = 120
 
@@ -93,7 +93,7 @@ class Status:
     def ask(self, reply: Callable[[str], None], kind: int = channel.ASK) -> None:
         """Calls `reply` with the text, at most some seconds later."""
         if kind not in self._rounds:
-            self._rounds[kind] = _Round(time.monotonic() + PATIENCE, self._workers.ask_all(kind))
+            self._rounds[kind] = _Round(time.monotonic() + STATUS_OF_ALL, self._workers.ask_all(kind))
         self._rounds[kind].reply.append(reply)
         self.look()
 

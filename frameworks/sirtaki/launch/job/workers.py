@@ -2,15 +2,19 @@
 
 import contextlib
 import json
+import os
 import secrets
 import selectors
+import signal
 import socket
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from sirtaki.launch.protocol import channel
 
 _READ_BYTES = 1 << 16
+_PEER = struct.Struct("3i")  # process, user and group at the other end of a Unix socket
 _LONGEST_TEXT = 4096  # characters of a cause: a socket takes so many at once
 _MOST_STRANGERS = 64  # unproven connections beyond the job's own; beyond this number the oldest is closed
 
@@ -146,6 +150,17 @@ class Workers:
         for worker in self._of_ranks():
             if worker.rank in ranks:
                 self._send(worker, channel.frame(channel.LATE, text.encode()))
+
+    def give_up(self, worker: Worker, why: str) -> None:
+        """Counts a worker that does not answer as lost. On this host its supervisor is killed, and what it has started
+        ends with it.
+        """
+        if worker.connection.family == socket.AF_UNIX:
+            peer = worker.connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+            with contextlib.suppress(OSError):
+                os.kill(_PEER.unpack(peer)[0], signal.SIGKILL)
+        worker.lost = why
+        self._lose(worker)
 
     def find(self, rank: int) -> Worker | None:
         return next((worker for worker in self._of_ranks() if worker.rank == rank), None)

@@ -14,12 +14,11 @@ from collections.abc import Mapping, MutableMapping
 
 from sirtaki import starters
 from sirtaki.host.cores import allowed
+from sirtaki.launch.protocol.time_limits import GRACE, LOST_AFTER
 
 VARIABLE = "SIRTAKI_LAUNCH_SPEC"
 RESTART_VARIABLE = "SIRTAKI_RESTART_COUNT"
 BY_ENVIRONMENT = "-"  # instead of the file's name
-LOST_AFTER = 30.0  # seconds
-GRACE = 30.0  # seconds; as Slurm (KillWait) and Kubernetes give
 _PIECE = 100_000  # bytes: Linux limits one environment variable to 128 KiB
 
 

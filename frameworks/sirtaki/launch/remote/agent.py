@@ -24,10 +24,10 @@ from sirtaki.host.signals import ignore_warnings
 from sirtaki.host.timers import NEVER
 from sirtaki.launch.protocol import channel
 from sirtaki.launch.protocol.spec import VARIABLE, Spec
+from sirtaki.launch.protocol.time_limits import AFTER_GRACE
 
 _HEADER = struct.Struct(">II")
 _LONGEST = 1 << 28
-_TO_LEAVE = 1.5  # seconds for workers after their own grace
 _ENDED_BY = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _FAILED = 1
 
@@ -98,7 +98,7 @@ class _Agent:
         while child.poll() is None and self._wait():
             pass
         if child.returncode != 0:  # with 0, it may have started a daemon in the background, as Open MPI's does
-            self._end(self._spec.grace + _TO_LEAVE)
+            self._end(self._spec.grace + AFTER_GRACE)
         while _has_children() and self._wait():  # workers still report how their ranks end
             pass
         processes.kill_descendants(os.getpid(), processes.reap_orphans)
@@ -126,7 +126,7 @@ class _Agent:
         if not os.read(descriptor, 4096):
             self._selector.unregister(descriptor)
             self._notify("lost", "ssh, which started its ranks, has ended")
-            self._end(self._spec.grace + _TO_LEAVE)
+            self._end(self._spec.grace + AFTER_GRACE)
 
     def _on_launcher(self, connection: socket.socket) -> None:
         try:
@@ -135,16 +135,16 @@ class _Agent:
             data = b""
         if not data:
             self._selector.unregister(connection)
-            self._end(self._spec.grace + _TO_LEAVE)
+            self._end(self._spec.grace + AFTER_GRACE)
         for kind, payload in self._incoming.feed(data):
             if kind == channel.END and payload == bytes([signal.SIGKILL]):
                 self._end(0)
             elif kind == channel.END:
-                self._end(self._spec.grace + _TO_LEAVE)
+                self._end(self._spec.grace + AFTER_GRACE)
 
     def _on_signal(self, wake: socket.socket) -> None:
         if any(number in _ENDED_BY for number in wake.recv(1024)):
-            self._end(self._spec.grace + _TO_LEAVE)
+            self._end(self._spec.grace + AFTER_GRACE)
 
 
 def _has_children() -> bool:

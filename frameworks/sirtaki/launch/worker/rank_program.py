@@ -9,14 +9,9 @@ from dataclasses import dataclass
 
 from sirtaki.host import processes, segments
 from sirtaki.host.timers import NEVER
+from sirtaki.launch.protocol.time_limits import AFTER_KILL, BEFORE_ASKING, LEFTOVERS
 from sirtaki.launch.worker import program_signals
 from sirtaki.launch.worker.program_signals import ProgramSignals
-
-# Seconds before a process is asked to end. After MPI_Abort of this rank, the program needs them to exit with its own
-# code. And a scheduler's signal to all processes may reach a script, or this process, before it reaches the others.
-BEFORE_ASKING = 0.5
-_LEFTOVERS = 2.5  # seconds for processes that the program left running at its end
-_AFTER_KILL = 3.0  # seconds; processes that do not end then are left alone
 
 
 @dataclass
@@ -78,8 +73,8 @@ class RankProgram:
         if now >= self._ask_leftovers_at and self._give_up_at == NEVER:
             self.signals.number = self.signals.number or signal.SIGTERM
             may_save = self.asked or self.signals.came_from_outside()  # a script's child may be the rank's process
-            kill_at = now + (self._grace if may_save else min(_LEFTOVERS, self._grace))
-            self._give_up_at = kill_at + _AFTER_KILL
+            kill_at = now + (self._grace if may_save else min(LEFTOVERS, self._grace))
+            self._give_up_at = kill_at + AFTER_KILL
         if now >= self._ask_leftovers_at:
             self.signals.ask(program_signals.own_children(left))
         self.over = not left or now > self._give_up_at
@@ -88,4 +83,4 @@ class RankProgram:
     def grace_of(self, process: int) -> float:
         """Seconds to end. A stopped process cannot save anything."""
         useless = processes.is_stopped(process or self.pid)
-        return min(_LEFTOVERS, self._grace) if useless else self._grace
+        return min(LEFTOVERS, self._grace) if useless else self._grace

@@ -17,18 +17,14 @@ from sirtaki.host.signals import PASSED_ON
 from sirtaki.host.timers import NEVER, Timers
 from sirtaki.launch.protocol import channel
 from sirtaki.launch.protocol.spec import Spec
+from sirtaki.launch.protocol.time_limits import BEFORE_ASKING, LEAVE_BY_ITSELF, LINGER, STATUS_OF_RANK, WAIT_FOR_PROGRAM
 from sirtaki.launch.worker import program, program_signals, rank_link
 from sirtaki.launch.worker.launcher_connection import LauncherConnection
 from sirtaki.launch.worker.output import ProgramOutput
 from sirtaki.launch.worker.program_signals import Warnings
-from sirtaki.launch.worker.rank_program import BEFORE_ASKING, RankProgram, RankState
+from sirtaki.launch.worker.rank_program import RankProgram, RankState
 
 _ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-# A failed rank stays so many seconds: otherwise mpiexec would end the others before they receive the cause.
-_LINGERS = 4.0
-_WAITS_FOR_END = 0.5  # seconds after the end of the rank's process, for the program to end too and report more
-_LEAVES_BY_ITSELF = 1.5  # seconds for a program to end after it left the job normally; its exit code may be the cause
-_ANSWERS = 3.0  # seconds for the rank to send its status
 _LOOK_AGAIN = 0.05  # seconds; only after a program's end, while processes that it left are running
 
 
@@ -95,7 +91,7 @@ class Supervisor:
             self._start_program()
         except OSError as error:
             self._program.exit_code, self._program.over = 1, True
-            self._timers.at(time.monotonic() + _LINGERS, self._stay_no_longer)
+            self._timers.at(time.monotonic() + LINGER, self._stay_no_longer)
             text = f"the program was not started: {_words(error)}"
             self._launcher.send(channel.CAUSE, {"kind": "early exit", "text": text, "time": time.time(), "code": 1})
             self._launcher.send(channel.EXIT, {"code": 1, "ended": False, "asked": False, "lost": False})
@@ -201,7 +197,7 @@ class Supervisor:
         leaves = self._state.left and number == signal.SIGTERM
         self._program.asked = self._program.asked or not leaves
         now = time.monotonic()
-        end_at = now + (_LEAVES_BY_ITSELF if leaves else BEFORE_ASKING)
+        end_at = now + (LEAVE_BY_ITSELF if leaves else BEFORE_ASKING)
         self._timers.at(min(self._timers.time_of(self._end_program), end_at), self._end_program)
         self._kill_by(now + self._program.grace_of(self._line.process()))
 
@@ -244,7 +240,7 @@ class Supervisor:
         lost, waits = self._line.was_lost(), self._timers.waits(self._end_program)
         failed = lost or code not in (0, os.EX_TEMPFAIL)
         if failed and not self._program.asked and not waits:
-            self._timers.at(time.monotonic() + _LINGERS, self._stay_no_longer)
+            self._timers.at(time.monotonic() + LINGER, self._stay_no_longer)
         asked = self._asked and waits
         self._launcher.send(channel.EXIT, {"code": code, "ended": self._program.asked, "asked": asked, "lost": lost})
 
@@ -284,7 +280,7 @@ class Supervisor:
         if self._line.joined() and not self._state.up:
             self._send_state("has called init(), and waits there for other ranks")
         elif self._line.joined() and self._line.ask():
-            self._timers.at(time.monotonic() + _ANSWERS, self._on_no_answer)
+            self._timers.at(time.monotonic() + STATUS_OF_RANK, self._on_no_answer)
         elif self._program.exit_code is not None:
             self._send_state("has ended")
         else:
@@ -310,13 +306,14 @@ class Supervisor:
             self._end_program()  # in case another process had started it
         elif self._program.exit_code is None:
             self._state.lost = process
-            self._timers.at(time.monotonic() + _WAITS_FOR_END, self._on_missed)
+            self._timers.at(time.monotonic() + WAIT_FOR_PROGRAM, self._on_missed)
 
     def _on_missed(self) -> None:
         """The rank's process has ended without a report, but the program that started it is still running."""
         if self._program.exit_code is None and not self._line.joined() and not self._program.asked:
             text = f"process {self._state.lost} is gone without shutdown()"
-            self._launcher.send(channel.CAUSE, {"kind": "early exit", "text": text, "time": time.time(), "code": 1})
+            cause = {"kind": "early exit", "text": text, "time": time.time(), "code": 1, "gone": True}
+            self._launcher.send(channel.CAUSE, cause)
 
     def _end_program(self) -> None:
         self._timers.cancel(self._end_program)

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from sirtaki import exchange
+from sirtaki.elastic import fingerprints
+from sirtaki.torch.elastic.fingerprint import of_state, of_tensor
 from sirtaki.torch.elastic.kept_copy import KeptCopy
 from sirtaki.torch.elastic.sampler import ElasticSampler
 from sirtaki.torch.functions import broadcast_optimizer_state, broadcast_parameters
@@ -66,7 +68,10 @@ class ModelStateHandler(_KeptStateDict):
     def sync(self) -> None:
         state = self.value.state_dict()
         tensors = {name: entry for name, entry in state.items() if isinstance(entry, torch.Tensor)}
-        broadcast_parameters(tensors, self.source)
+        same = fingerprints.equal_everywhere([of_tensor(entry) for entry in tensors.values()], "elastic.model")
+        differ = {name: entry for (name, entry), is_same in zip(tensors.items(), same, strict=True) if not is_same}
+        if differ:
+            broadcast_parameters(differ, self.source)
         others = {name: entry for name, entry in state.items() if name not in tensors}  # of get_extra_state()
         if others:
             self.value.load_state_dict(state | exchange.broadcast_object(others, self.source, "elastic.extra_state"))
@@ -84,7 +89,8 @@ class OptimizerStateHandler(_KeptStateDict):
         super().__init__(value)
 
     def sync(self) -> None:
-        broadcast_optimizer_state(self.value, self.source)
+        if not all(fingerprints.equal_everywhere([of_state(self.value.state_dict())], "elastic.optimizer")):
+            broadcast_optimizer_state(self.value, self.source)
 
 
 class SamplerStateHandler(_KeptStateDict):
