@@ -60,7 +60,7 @@ for a, b in zip(model.parameters(), expected.parameters()):
 @pytest.mark.parametrize(
     ("count", "backend", "compiled", "autograd"),
     [
-        (2, "aot_eager", "backward", True),
+        pytest.param(2, "aot_eager", "backward", True, marks=pytest.mark.long),
         (2, "aot_eager", "step", False),
         pytest.param(2, "aot_eager", "backward", False, marks=pytest.mark.long),
         pytest.param(2, "aot_eager", "step", True, marks=pytest.mark.long),

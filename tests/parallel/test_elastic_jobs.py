@@ -255,7 +255,12 @@ def _run(program: str, ranks: list[tuple[str, int, int]], sizes: tuple[int, int]
 @pytest.mark.parametrize(
     ("ranks", "sizes", "ends"),
     [
-        ([("stays", 0, 0), ("dies", 1, -1), ("stays", 2, 1)], (3, 2), ["0 2 False", None, "1 2 False"]),
+        pytest.param(
+            [("stays", 0, 0), ("dies", 1, -1), ("stays", 2, 1)],
+            (3, 2),
+            ["0 2 False", None, "1 2 False"],
+            marks=pytest.mark.long,
+        ),
         (_REPLACED, (2, 2), ["0 2 True", None, "1 2 new"]),
     ],
     ids=["fewer", "replaced"],
@@ -270,7 +275,7 @@ def test_torch_goes_on(ranks: list[tuple[str, int, int]], sizes: tuple[int, int]
 @pytest.mark.parametrize(
     ("program", "backend", "error"),
     [
-        (_TENSORFLOW, "tensorflow", "UnknownError"),
+        pytest.param(_TENSORFLOW, "tensorflow", "UnknownError", marks=pytest.mark.long),
         pytest.param(_KERAS, "tensorflow", "UnknownError", marks=pytest.mark.long),
         pytest.param(_KERAS, "torch", "SirtakiInternalError", marks=pytest.mark.long),
     ],

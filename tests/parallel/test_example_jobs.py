@@ -268,6 +268,7 @@ def test_collective_benchmark_of_every_verb(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.long
 def test_collective_benchmark_takes_an_installed_horovod_along(tmp_path: Path) -> None:
     text = output(with_horovod(tmp_path, "return sirtaki.torch.allreduce_(tensor, name=name, op=op)"))
     result = json.loads((tmp_path / "figures.json").read_text())

@@ -127,6 +127,7 @@ def test_batch_norm_and_uneven_batches(eagerly: bool, keras_backend: str) -> Non
     training.check_equal(model, expected)
 
 
+@pytest.mark.long
 def test_uneven_batches_without_join() -> None:
     """C12: the rank that goes on learns within the stall limit which one has finished; that one is alive, saving."""
     ended = run_script(

@@ -55,7 +55,7 @@ print("planned", planned())
 """
 
 
-@pytest.mark.parametrize(("ranks", "plane"), [(2, "shm"), (3, "mpi")])
+@pytest.mark.parametrize(("ranks", "plane"), [(2, "shm"), pytest.param(3, "mpi", marks=pytest.mark.long)])
 def test_a_step_that_repeats_is_locked(ranks, plane):
     ended = jobs.run_script(ranks, STEPS, 60, {"SIRTAKI_CPU_OPERATIONS": plane})
     assert ended.code == 0, ended.output
@@ -111,7 +111,7 @@ print("planned")
 """
 
 
-@pytest.mark.parametrize(("ranks", "plane"), [(2, "shm"), (3, "shm"), (2, "mpi")])
+@pytest.mark.parametrize(("ranks", "plane"), [(2, "shm"), pytest.param(3, "shm", marks=pytest.mark.long), (2, "mpi")])
 def test_every_verb_is_locked(ranks, plane):
     ended = jobs.run_script(ranks, OTHER_VERBS, 60, {"SIRTAKI_CPU_OPERATIONS": plane})
     assert ended.code == 0, ended.output

@@ -115,7 +115,7 @@ def test_processes_train_without_mpi() -> None:
     ]
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("address", ["127.0.0.1", pytest.param("::1", marks=pytest.mark.long)])
 def test_processes_of_one_host_use_shared_memory(address: str) -> None:
     try:
         port = _free_port(address)

@@ -230,6 +230,7 @@ def test_before_init_after_shutdown_and_when_a_rank_leaves():
     assert re.search(r"^caught (FailedPreconditionError|UnknownError) of rank 1$", ended.output, re.M), ended.output
 
 
+@pytest.mark.long
 def test_ops_without_the_package_and_one_rank_alone():
     """The library alone, as a program that loads a saved graph might have it, refuses to run and says what to do."""
     ended = run_script(

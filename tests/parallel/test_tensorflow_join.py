@@ -127,6 +127,7 @@ def test_batch_norm_and_uneven_batches(rank_count, mode):
     np.testing.assert_allclose(layer.moving_variance, of_last.var(0))
 
 
+@pytest.mark.long
 def test_uneven_batches_without_join():
     """C12: the rank that goes on learns within the stall limit which one has finished; that one is alive, saving."""
     ended = run_script(

@@ -19,7 +19,9 @@ def groups() -> Iterator[dist.ProcessGroup]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # torch's, about its own older names
-            yield dist.new_group(backend="gloo")
+            gloo = dist.new_group(backend="gloo")
+            dist.barrier(gloo)  # a rank that leaves at once would end the others' connecting
+            yield gloo
     finally:
         dist.destroy_process_group()
 
