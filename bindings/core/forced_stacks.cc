@@ -1,5 +1,5 @@
 // The stacks of this process's Python threads while native code holds the GIL, so that the interpreter cannot answer.
-// Python's faulthandler can still write them, in a signal handler. frameworks/sirtaki/rank_process/stacks.py chooses
+// Python's faulthandler can still write them, in a signal handler. frameworks/sirtaki/job/rank/stacks.py chooses
 // the signal and the file. The calling thread raises the signal for itself, so that no other thread is disturbed.
 #include <pthread.h>
 #include <signal.h>

@@ -16,7 +16,7 @@ bool signal_is_free(int number);
 
 class RequestListener {
  public:
-  // launcher: a descriptor owned by the caller, -1 for none (frameworks/sirtaki/rank_process/supervisor_link.py).
+  // launcher: a descriptor owned by the caller, -1 for none (frameworks/sirtaki/job/rank/supervisor_link.py).
   // takes_usr1: the result of signal_is_free(SIGUSR1) before MPI was initialised.
   RequestListener(std::shared_ptr<Engine> engine, int launcher, bool takes_usr1);
   // If the program has replaced our handler by its own, that one stays.

@@ -51,7 +51,7 @@ def init(
 
     mpi_libraries: paths to try in order. comm_handle: the value of an MPI_Comm of that library to duplicate, or 0.
     comm_ranks: ranks of MPI_COMM_WORLD that take part; empty: all. identity: text that must be equal on all ranks
-    (versions); the error for a difference shows both. launcher: the descriptor of rank_process.supervisor_link, open
+    (versions); the error for a difference shows both. launcher: the descriptor of job.rank.supervisor_link, open
     until after shutdown(), or -1. Raises InternalError or ValueError.
     """
 

@@ -14,10 +14,7 @@ from sirtaki import process_sets, settings, starters
 from sirtaki.checkpoints import saving
 from sirtaki.checks import call_numbers, gradient_kinds, parameter_check
 from sirtaki.host import segments
-from sirtaki.libraries import gpu_libraries, mpi_library, mpi_settings
-from sirtaki.native import core
-from sirtaki.process_sets import ProcessSet, bind_existing, bind_global, register_at_init, unbind_all
-from sirtaki.rank_process import (
+from sirtaki.job.rank import (
     arrival,
     children,
     ending,
@@ -27,7 +24,10 @@ from sirtaki.rank_process import (
     starter_socket,
     supervisor_link,
 )
-from sirtaki.rank_process.preemption import preempted as preempted
+from sirtaki.job.rank.preemption import preempted as preempted
+from sirtaki.libraries import gpu_libraries, mpi_library, mpi_settings
+from sirtaki.native import core
+from sirtaki.process_sets import ProcessSet, bind_existing, bind_global, register_at_init, unbind_all
 from sirtaki.rendezvous import environment, launcher
 from sirtaki.timeline import writer
 from sirtaki.timeline.writer import start_timeline as start_timeline

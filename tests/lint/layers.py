@@ -47,7 +47,7 @@ CPP = {  # rooms in collectives/, the lowest first
     "engine": (*BELOW_PLANES, "observer", "fabric", *STATIONS),
 }
 
-LAUNCH = tuple(f"sirtaki/launch/{room}" for room in ("protocol", "command_line", "remote", "worker", "job", "elastic"))
+JOB = tuple(f"sirtaki/job/{room}" for room in ("protocol", "remote", "supervisor", "launcher", "elastic"))
 TORCH = tuple(f"sirtaki/torch/{room}" for room in ("compression", "ops", "collectives", "gradients", "sharding"))
 TENSORFLOW = tuple(
     f"sirtaki/tensorflow/{room}"
@@ -58,25 +58,26 @@ PYTHON = {  # packages in frameworks/, and modules that stand below their packag
     "sirtaki/starters": ("sirtaki/host",),
     "sirtaki/timing/text": (),
     "sirtaki/timeline/steps": (),
-    # With checks, elastic, rank_process, rendezvous, libraries and timing.
+    # With checks, elastic, job/rank, rendezvous, libraries and timing.
     "sirtaki": ("sirtaki/host", "sirtaki/starters", "sirtaki/timing/text", "sirtaki/timeline/steps"),
-    "sirtaki/launch/protocol": ("sirtaki/host", "sirtaki/starters"),
-    "sirtaki/launch/command_line": ("sirtaki/starters", "sirtaki/timeline/steps", "sirtaki/launch/protocol"),
-    "sirtaki/launch/remote": ("sirtaki/host", "sirtaki/starters", "sirtaki/launch/protocol"),
-    "sirtaki/launch/worker": ("sirtaki/host", "sirtaki/starters", "sirtaki/launch/protocol"),
-    "sirtaki/launch/job": (
+    "sirtaki/job/protocol": ("sirtaki/host", "sirtaki/starters"),
+    "sirtaki/launch/command_line": ("sirtaki/starters", "sirtaki/timeline/steps", "sirtaki/job/protocol"),
+    "sirtaki/job/remote": ("sirtaki/host", "sirtaki/starters", "sirtaki/job/protocol"),
+    "sirtaki/job/supervisor": ("sirtaki/host", "sirtaki/starters", "sirtaki/job/protocol"),
+    "sirtaki/job/launcher": (
         "sirtaki/host",
         "sirtaki/starters",
         "sirtaki/timing/text",
-        "sirtaki/launch/protocol",
-        "sirtaki/launch/remote",
+        "sirtaki/job/protocol",
+        "sirtaki/job/remote",
     ),
-    "sirtaki/launch/elastic": (
+    "sirtaki/job/elastic": (
         "sirtaki/host",
         "sirtaki/starters",
-        *(f"sirtaki/launch/{room}" for room in ("protocol", "command_line", "remote", "job")),
+        "sirtaki/launch/command_line",
+        *(f"sirtaki/job/{room}" for room in ("protocol", "remote", "launcher")),
     ),
-    "sirtaki/launch": ("sirtaki/host", "sirtaki/starters", "sirtaki", *LAUNCH),
+    "sirtaki/launch": ("sirtaki/host", "sirtaki/starters", "sirtaki", "sirtaki/launch/command_line", *JOB),
     "sirtaki/torch/compression": ("sirtaki",),
     "sirtaki/torch/ops": ("sirtaki",),
     "sirtaki/torch/collectives": ("sirtaki", *TORCH[:2]),
@@ -104,7 +105,7 @@ ENVIRONMENT = {
     "collectives/base/settings.cc",
     "bindings/tensorflow/kernels.cc",
     "frameworks/horovod_shim/horovod/_shim/util.py",
-    "frameworks/sirtaki/rank_process/children.py",
+    "frameworks/sirtaki/job/rank/children.py",
     "frameworks/sirtaki/keras/generations/__init__.py",
     "frameworks/sirtaki/libraries/mpi_library.py",
     *(f"frameworks/sirtaki/rendezvous/{name}.py" for name in ("environment", "launcher", "store")),
@@ -113,17 +114,17 @@ ENVIRONMENT = {
     "frameworks/sirtaki/torch_backend.py",
     *(f"frameworks/sirtaki/torch/process_group/{name}.py" for name in ("pmi_server", "rendezvous")),
     "frameworks/sirtaki/libraries/mpi_settings.py",
-    "frameworks/sirtaki/rank_process/starter_socket.py",
+    "frameworks/sirtaki/job/rank/starter_socket.py",
     "frameworks/sirtaki/starters/__init__.py",
-    "frameworks/sirtaki/rank_process/supervisor_link.py",
+    "frameworks/sirtaki/job/rank/supervisor_link.py",
     *(
         f"frameworks/sirtaki/launch/{name}.py"
         for name in ("check", "command", "function_job", "job_start", "starter_choice")
     ),
     *(f"frameworks/sirtaki/launch/command_line/{name}.py" for name in ("options", "elastic_options")),
-    *(f"frameworks/sirtaki/launch/protocol/{name}.py" for name in ("channel", "spec")),
-    "frameworks/sirtaki/launch/remote/agent.py",
-    *(f"frameworks/sirtaki/launch/worker/{name}.py" for name in ("program", "worker")),
+    *(f"frameworks/sirtaki/job/protocol/{name}.py" for name in ("channel", "spec")),
+    "frameworks/sirtaki/job/remote/agent.py",
+    *(f"frameworks/sirtaki/job/supervisor/{name}.py" for name in ("program", "worker")),
 }
 READS = re.compile(r"\bgetenv\(|\bos\.(?:environb?|getenv)\b")
 

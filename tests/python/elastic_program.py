@@ -11,7 +11,7 @@ import types
 import sirtaki as hvd
 from sirtaki import exchange
 from sirtaki.exceptions import SirtakiInternalError
-from sirtaki.rank_process import membership_updates
+from sirtaki.job.rank import membership_updates
 
 elastic = sys.modules.setdefault("sirtaki.elastic", types.ModuleType("sirtaki.elastic"))
 elastic.progress = 0

@@ -4,8 +4,8 @@ import itertools
 import random
 from dataclasses import dataclass, field
 
-from sirtaki.launch.elastic import actions
-from sirtaki.launch.elastic.membership import ELASTIC, START, Membership, State
+from sirtaki.job.elastic import actions
+from sirtaki.job.elastic.membership import ELASTIC, START, Membership, State
 from sirtaki.starters.request import Host
 
 STEPS = 6  # of the training

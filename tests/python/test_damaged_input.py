@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from sirtaki.job.protocol import channel
 from sirtaki.launch.command_line import config_file, host_list
-from sirtaki.launch.protocol import channel
 from sirtaki.rendezvous import master
 
 _SECONDS = float(os.environ.get("SIRTAKI_FUZZ_SECONDS", "0.5"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from launching import run, running
 
-from sirtaki.launch.elastic import discovery
+from sirtaki.job.elastic import discovery
 
 PROGRAM = [sys.executable, str(Path(__file__).with_name("elastic_program.py"))]
 SIGKILL = "killed by signal 9, SIGKILL (out of memory?)"

@@ -10,7 +10,7 @@ from launching import FRAMEWORKS
 sys.path.insert(0, str(FRAMEWORKS))
 from elastic_world import World
 
-from sirtaki.launch.elastic.actions import (
+from sirtaki.job.elastic.actions import (
     ADDED,
     REMOVED,
     Announce,
@@ -25,7 +25,7 @@ from sirtaki.launch.elastic.actions import (
     Start,
     Stop,
 )
-from sirtaki.launch.elastic.membership import ELASTIC, RESET_LIMIT_EXCEEDED_MESSAGE, START, Membership, State
+from sirtaki.job.elastic.membership import ELASTIC, RESET_LIMIT_EXCEEDED_MESSAGE, START, Membership, State
 from sirtaki.starters.request import Host
 
 SCHEDULES = int(os.environ.get("TEST_ELASTIC_SCHEDULES", "1000"))

@@ -12,8 +12,8 @@ import psutil
 import pytest
 from launching import Running, running, written
 
+from sirtaki.job.launcher import status
 from sirtaki.launch import running_jobs, status_command
-from sirtaki.launch.job import status
 
 STANDS = """
 open(sys.argv[1] + '/' + str(rank), 'w').close()

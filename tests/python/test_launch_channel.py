@@ -17,9 +17,9 @@ from pathlib import Path
 import launching  # noqa: F401  # makes the sources importable where they are not installed
 import pytest
 
-from sirtaki.launch.job.workers import Workers
-from sirtaki.launch.protocol import channel, spec
-from sirtaki.launch.remote import addresses, agent, remote_hosts
+from sirtaki.job.launcher.workers import Workers
+from sirtaki.job.protocol import channel, spec
+from sirtaki.job.remote import addresses, agent, remote_hosts
 
 TOKEN = b"t" * 32
 HELLO = channel.frame(channel.HELLO, b'{"rank": 0, "host": "x"}')

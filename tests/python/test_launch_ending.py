@@ -183,7 +183,7 @@ def test_signal_before_the_job_has_begun(tmp_path: Path) -> None:
     code = """if True:
         import sys, time
         from sirtaki.launch import command
-        from sirtaki.launch.protocol import private_directory
+        from sirtaki.job.protocol import private_directory
         def listen(*rest):
             print(flush=True)
             time.sleep(60)

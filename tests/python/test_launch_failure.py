@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from launching import JOINED, run, running, written
 
-from sirtaki.launch.job import failure
-from sirtaki.launch.job.starting import Starting
-from sirtaki.launch.worker import rank_link
+from sirtaki.job.launcher import failure
+from sirtaki.job.launcher.starting import Starting
+from sirtaki.job.supervisor import rank_link
 
 QUICK = {"SIRTAKI_STALL_CHECK_TIME_SECONDS": "1", "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS": "2"}
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from launching import MPIS, SECONDS, command, environment, program, run, running
 
-from sirtaki.launch.job.screen import Screen
-from sirtaki.launch.protocol.channel import ERR, OUT
+from sirtaki.job.launcher.screen import Screen
+from sirtaki.job.protocol.channel import ERR, OUT
 
 
 def show(ranks: int, *pieces: tuple[int, int, bytes], timestamps: bool = False) -> tuple[bytes, bytes]:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from launching import Running, program, run, running, written
 
+from sirtaki.job.launcher import status
 from sirtaki.launch import restarts
-from sirtaki.launch.job import status
 
 LIFE = "life = int(os.environ['SIRTAKI_RESTART_COUNT'])\n"
 DIES_ONCE = (

@@ -17,8 +17,8 @@ from launching import ALL_MPIS, FRAMEWORKS, MPIS, command, environment, program,
 
 from sirtaki import starters
 from sirtaki.host import cores, threads
+from sirtaki.job.protocol import spec
 from sirtaki.launch.command_line import standard_input
-from sirtaki.launch.protocol import spec
 
 ARGUMENTS = [
     "a b",

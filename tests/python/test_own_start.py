@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from launching import command, environment, run, running, written
 
-from sirtaki.launch.protocol import channel
-from sirtaki.launch.protocol.spec import Spec
-from sirtaki.launch.worker.supervisor import Supervisor
+from sirtaki.job.protocol import channel
+from sirtaki.job.protocol.spec import Spec
+from sirtaki.job.supervisor.supervisor import Supervisor
 from sirtaki.libraries import mpi_library
 
 NUMBERS = """
@@ -83,7 +83,7 @@ def test_contradictions_are_refused(words: list[str], extra: dict[str, str], mes
 def test_a_dry_run_shows_how_the_ranks_would_start() -> None:
     done = run("-np", "2", "--gloo", "--dry-run", "true")
     assert done.returncode == 0
-    assert "launch/worker/start_worker.py" in done.stdout.decode() and "mpiexec" not in done.stdout.decode()
+    assert "job/supervisor/start_worker.py" in done.stdout.decode() and "mpiexec" not in done.stdout.decode()
 
 
 def test_no_mpi_is_needed_where_none_is_installed(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from launching import JOINED, Running, environment, run, running, written
 
 import sirtaki as hvd
-from sirtaki.rank_process import preemption
+from sirtaki.job.rank import preemption
 
 STEPS = (
     JOINED
@@ -72,7 +72,7 @@ if rank == 1:
 else:
     time.sleep(0.5)
     os.kill(os.getpid(), signal.SIGUSR1)
-    while not sys.modules["sirtaki.rank_process.preemption"]._watch.noticed: time.sleep(0.01)
+    while not sys.modules["sirtaki.job.rank.preemption"]._watch.noticed: time.sleep(0.01)
     assert not hvd.preempted() and not hvd.preempted()
     hvd.shutdown()
     print("ended", signal.getsignal(signal.SIGTERM) != signal.SIG_DFL, flush=True)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sirtaki.launch.protocol import time_limits as limits
+from sirtaki.job.protocol import time_limits as limits
 
 ORDER = {
     "a rank answers before the launcher shows the status without it": (limits.STATUS_OF_RANK, limits.STATUS_OF_ALL),

@@ -12,7 +12,7 @@ from sirtaki import elastic, exchange
 from sirtaki.checks import gradient_kinds
 from sirtaki.elastic import membership
 from sirtaki.exceptions import HostsUpdatedInterrupt
-from sirtaki.rank_process import membership_updates
+from sirtaki.job.rank import membership_updates
 
 
 class HostUpdateResult(enum.IntFlag):

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 from sirtaki import starters
 from sirtaki.host import cores, threads
+from sirtaki.job.elastic import plan as elastic_plan
+from sirtaki.job.launcher.screen import Screen
+from sirtaki.job.protocol import spec
+from sirtaki.job.remote import addresses
 from sirtaki.launch import failure_folder, restarts, starter_choice
 from sirtaki.launch.command_line import host_list, options, standard_input
-from sirtaki.launch.elastic import plan as elastic_plan
-from sirtaki.launch.job.screen import Screen
 from sirtaki.launch.job_start import JobStart
-from sirtaki.launch.protocol import spec
-from sirtaki.launch.remote import addresses
 from sirtaki.libraries import mpi_library
 from sirtaki.starters.request import Host
 

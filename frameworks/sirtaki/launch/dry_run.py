@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from sirtaki.launch.protocol import spec
-from sirtaki.launch.remote import addresses
-from sirtaki.launch.remote.remote_hosts import Remote
+from sirtaki.job.protocol import spec
+from sirtaki.job.remote import addresses
+from sirtaki.job.remote.remote_hosts import Remote
 from sirtaki.starters.request import Host, Request
 
 

@@ -19,9 +19,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
+from sirtaki.job.protocol import channel
+from sirtaki.job.remote import addresses
 from sirtaki.launch.command_line import host_list
-from sirtaki.launch.protocol import channel
-from sirtaki.launch.remote import addresses
 from sirtaki.rendezvous import launcher
 from sirtaki.starters import slurm_hosts
 

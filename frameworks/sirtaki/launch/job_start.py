@@ -17,17 +17,17 @@ from typing import Any
 
 from sirtaki import starters
 from sirtaki.host import open_files
+from sirtaki.job.elastic.job import ElasticJob, ElasticStart
+from sirtaki.job.elastic.plan import Plan
+from sirtaki.job.launcher import status
+from sirtaki.job.launcher.job import Job, Limits
+from sirtaki.job.launcher.mpiexec import Mpiexec
+from sirtaki.job.launcher.own_start import OwnStart
+from sirtaki.job.launcher.screen import Screen
+from sirtaki.job.protocol import private_directory, spec
+from sirtaki.job.remote import addresses, remote_hosts
 from sirtaki.launch import dry_run, failure_folder, metrics, restarts, running_jobs
 from sirtaki.launch.command_line import options
-from sirtaki.launch.elastic.job import ElasticJob, ElasticStart
-from sirtaki.launch.elastic.plan import Plan
-from sirtaki.launch.job import status
-from sirtaki.launch.job.job import Job, Limits
-from sirtaki.launch.job.mpiexec import Mpiexec
-from sirtaki.launch.job.own_start import OwnStart
-from sirtaki.launch.job.screen import Screen
-from sirtaki.launch.protocol import private_directory, spec
-from sirtaki.launch.remote import addresses, remote_hosts
 from sirtaki.starters.request import Host, Request
 
 _PROGRAM = "worker/start_worker.py"

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from sirtaki.job.launcher import status
 from sirtaki.launch import running_jobs
-from sirtaki.launch.job import status
 from sirtaki.timing.rates import CAUSES
 
 _ADDRESS = "127.0.0.1"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sirtaki.host.signals import PASSED_ON
-from sirtaki.launch.job.screen import Screen
+from sirtaki.job.launcher.screen import Screen
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LONGEST_WAIT = 60.0  # seconds

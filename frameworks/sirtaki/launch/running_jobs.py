@@ -5,8 +5,8 @@ import socket
 import sys
 from collections.abc import Mapping
 
-from sirtaki.launch.job.status import TITLE, name_begins, user_of_peer
-from sirtaki.launch.protocol.time_limits import STATUS_OF_ALL
+from sirtaki.job.launcher.status import TITLE, name_begins, user_of_peer
+from sirtaki.job.protocol.time_limits import STATUS_OF_ALL
 
 _TABLE = "/proc/net/unix"
 _CONNECT_SECONDS = 2.0

@@ -3,8 +3,8 @@
 import argparse
 from collections.abc import Sequence
 
+from sirtaki.job.launcher import status
 from sirtaki.launch import running_jobs
-from sirtaki.launch.job import status
 
 
 def main(words: Sequence[str]) -> int:

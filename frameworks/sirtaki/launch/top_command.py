@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sirtaki.job.launcher import status
 from sirtaki.launch import metrics, running_jobs
 from sirtaki.launch.command_line.options import positive, seconds_of
-from sirtaki.launch.job import status
 from sirtaki.timing.rates import CAUSES, Numbers, Rates, rates
 
 _WIDE = 200  # columns in a file or a pipe

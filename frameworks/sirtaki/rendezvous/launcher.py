@@ -7,8 +7,8 @@ import os
 import sys
 
 from sirtaki.exceptions import SirtakiInternalError
+from sirtaki.job.rank import ending, supervisor_link
 from sirtaki.native import core
-from sirtaki.rank_process import ending, supervisor_link
 from sirtaki.rendezvous.table import Table, listen
 
 _ADDRESS = "SIRTAKI_WORKER_ADDRESS"  # by which other ranks reach this one; the supervisor sets it

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from sirtaki import exchange
+from sirtaki.job.rank import renewal
 from sirtaki.native import core
-from sirtaki.rank_process import renewal
 from sirtaki.torch.gradients import direct
 from sirtaki.torch.optimizer import ReducedSteps
 

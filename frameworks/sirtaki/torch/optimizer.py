@@ -16,9 +16,9 @@ from sirtaki import settings
 from sirtaki.checks.arguments import checked_flag, checked_passes, checked_predivide
 from sirtaki.checks.parameter_check import ParameterCheck
 from sirtaki.compression import checked_compression
+from sirtaki.job.rank import renewal
 from sirtaki.native import core
 from sirtaki.process_sets import ProcessSet, global_process_set, require_id
-from sirtaki.rank_process import renewal
 from sirtaki.reduce_ops import Adasum, Average, check_adasum, checked_op
 from sirtaki.torch.adasum_optimizer import AdasumSteps
 from sirtaki.torch.collectives.allreduce import allreduce

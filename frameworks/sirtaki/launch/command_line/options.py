@@ -9,9 +9,9 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from sirtaki.job.protocol.spec import GRACE, LOST_AFTER
+from sirtaki.job.protocol.time_limits import LOST_AFTER_IF_ELASTIC
 from sirtaki.launch.command_line import config_file, elastic_options, tuning
-from sirtaki.launch.protocol.spec import GRACE, LOST_AFTER
-from sirtaki.launch.protocol.time_limits import LOST_AFTER_IF_ELASTIC
 from sirtaki.starters import STARTERS
 
 LOST_HOST_VARIABLE = "SIRTAKI_LOST_HOST_SECONDS"

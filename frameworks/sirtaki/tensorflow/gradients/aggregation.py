@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from sirtaki import settings
 from sirtaki.checks.arguments import checked_passes
-from sirtaki.rank_process import renewal
+from sirtaki.job.rank import renewal
 
 do_not_convert = tf.autograph.experimental.do_not_convert
 
