@@ -62,13 +62,17 @@ def execute(run: Run, token: str) -> Outcome:
     """token: no other run has it."""
     segments = processes.segments_now()
     begin = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as file:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tempfile.TemporaryFile() as file,
+        tempfile.NamedTemporaryFile("r") as struck_file,
+    ):
         job = subprocess.Popen(
             _command(run),
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=subprocess.STDOUT,
-            env=_environment(run, token, folder),
+            env={**_environment(run, token, folder), "ELASTIC_STRUCK": struck_file.name},
             start_new_session=True,
         )
         try:
@@ -84,7 +88,7 @@ def execute(run: Run, token: str) -> Outcome:
         file.seek(0)
         outcome.output = file.read().decode(errors="replace")
         files = sorted(os.listdir(folder))
-    struck = re.findall(r"STRUCK (.*) in (\w+)", outcome.output)
+        struck = re.findall(r"(.*) in (\w+)", struck_file.read())
     outcome.kinds, outcome.places = Counter(kind for kind, _ in struck), Counter(place for _, place in struck)
     outcome.generations = outcome.output.count("the job goes on with")
     outcome.complaint = _complaint(code, outcome.output, left, processes.unused(processes.segments_now() - segments))

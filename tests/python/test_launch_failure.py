@@ -101,6 +101,7 @@ except hvd.SirtakiInternalError as error:
 def test_a_death_ends_a_receive_from_the_dead_rank(tmp_path: Path) -> None:
     body = """
 from sirtaki.exchange import start_transfer
+assert type(os._exit).__name__ == "builtin_function_or_method", os._exit
 if rank == 1:
     os.kill(os.getpid(), signal.SIGKILL)
 try:

@@ -26,11 +26,11 @@ from sirtaki.job.launcher.own_start import OwnStart
 from sirtaki.job.launcher.screen import Screen
 from sirtaki.job.protocol import private_directory, spec
 from sirtaki.job.remote import addresses, remote_hosts
+from sirtaki.job.supervisor import start_worker
 from sirtaki.launch import dry_run, failure_folder, metrics, restarts, running_jobs
 from sirtaki.launch.command_line import options
 from sirtaki.starters.request import Host, Request
 
-_PROGRAM = "worker/start_worker.py"
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WRONG_USE = (2, 126, 127)  # exit codes, as Python and shells use them
 _CONNECT_SECONDS = 10  # for ssh to one host; less if the start timeout is shorter
@@ -124,7 +124,7 @@ class JobStart:
 
     def _request(self) -> Request:
         return Request(
-            program=[sys.executable, "-I", "-S", os.path.join(os.path.dirname(__file__), _PROGRAM)],
+            program=[sys.executable, "-I", "-S", os.path.abspath(start_worker.__file__)],
             ranks=self.origin.size,
             hosts=self.where,
             nics=self.chosen.nics or (),

@@ -49,7 +49,6 @@ class _Ending:
         self._seen_before = getattr(sys, "last_value", None)
         atexit.register(self._at_exit)
         self._exit_process = os._exit
-        os._exit = self._exit  # type: ignore[assignment]  # it returns in a forked child only
 
     def take_hook(self) -> None:
         """Installs our hook for uncaught exceptions; it calls the program's hook afterwards."""
@@ -133,13 +132,16 @@ class _Ending:
         time.sleep(_GRACE if is_first else 2 * _GRACE)  # the first failed rank's exit code should become the job's
         core.abort(self._exit_code)
 
-    def _exit(self, status: int) -> None:
-        """Replaces os._exit(). When a rank is gone, mpiexec kills the others before they can report, and takes the exit
-        code of any of them, or 0. `sirtakirun` needs no such care.
+    def replace_exit(self) -> None:
+        """Under plain mpiexec or srun. When a rank is gone, mpiexec kills the others before they can report, and takes the
+        exit code of any of them: 0 after os._exit(0). `sirtakirun` needs no such care, so it leaves os._exit() as it is.
         """
+        if not supervisor_link.is_there():
+            os._exit = self._exit  # type: ignore[assignment]  # it returns in a forked child only
+
+    def _exit(self, status: int) -> None:
         code = operator.index(status)
-        is_rank = os.getpid() == self.process and _is_in_job() and core.size() > 1
-        if is_rank and not supervisor_link.is_there():
+        if os.getpid() == self.process and _is_in_job() and core.size() > 1:
             self._exit_code = code & 0xFF or _FAILED
             _print_exit(f"os._exit({code})", call_site())
             self._abort()
@@ -306,6 +308,7 @@ def install(shutdown: Callable[[], None]) -> None:
     watch()
     assert _installed is not None
     _installed.shutdown, _installed.left_with = shutdown, None
+    _installed.replace_exit()
 
 
 def last_failure() -> dict[str, Any] | None:
