@@ -51,6 +51,7 @@ def test_segments_of_ranks_that_are_killed(networks: Hosts) -> None:
     assert done.returncode == 137, report(done)
 
 
+@pytest.mark.long
 def test_stray_rank_and_missing_rank(either: Hosts) -> None:
     """C11, C16: who waits for what, and from which line; and where the rank is that does not come."""
     done = either.run_program("meet('a')\nmeet('b' if rank == 1 else 'a')\n", **QUICK)
@@ -112,6 +113,7 @@ ask("z", "broadcast", root=1 if odd else 0)
             assert re.search(rf"ranks disagree on {what} differs\.\n.*\n{''.join(rows)}", own), (what, own)
 
 
+@pytest.mark.long
 def test_a_rank_that_never_calls_init(hosts: Hosts) -> None:
     """C63: a rank that never calls init."""
     hosts.dies_inside_mpi_init = True

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from simulated import Hosts, report
 
 # With join: rank r has 10 + r batches. Without it: rank 0 has two fewer than the others, and is busy afterwards.
@@ -34,6 +35,7 @@ if rank == 0: evaluate()
 """
 
 
+@pytest.mark.long
 def test_uneven_batches_with_batch_norm(either: Hosts) -> None:
     """All end together with join; without it the others learn within the limit which rank has finished."""
     quick = {"SIRTAKI_STALL_CHECK_TIME_SECONDS": "1", "SIRTAKI_STALL_SHUTDOWN_TIME_SECONDS": "3"}

@@ -265,6 +265,7 @@ def _run(program: str, ranks: list[tuple[str, int, int]], sizes: tuple[int, int]
     ],
     ids=["fewer", "replaced"],
 )
+@pytest.mark.long
 def test_torch_goes_on(ranks: list[tuple[str, int, int]], sizes: tuple[int, int], ends: list[str | None]) -> None:
     """Parameters are bit-equal to those of an undisturbed run where the number of ranks is the same."""
     outputs = _run(_TORCH, ranks, sizes)
@@ -298,7 +299,7 @@ def test_ranks_that_die_anywhere() -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        "frozen",
+        pytest.param("frozen", marks=pytest.mark.long),
         "half-open",
         "half-closed",
         pytest.param("stopped", marks=pytest.mark.long),

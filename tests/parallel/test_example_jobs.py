@@ -137,7 +137,6 @@ def test_digits_are_learned_in_two_lives(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("backend", "sizes"),
     [
-        ("tensorflow", [2]),
         pytest.param("tensorflow", [2, 1], marks=pytest.mark.long),
         pytest.param("torch", [2, 1], marks=pytest.mark.long),
     ],
@@ -284,6 +283,7 @@ def test_collective_benchmark_reports_no_wrong_sums(tmp_path: Path) -> None:
     assert "/MPI" not in done.output and not (tmp_path / "figures.json").exists()
 
 
+@pytest.mark.long
 def test_collective_benchmark_warns_of_shared_cores() -> None:
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cores)})

@@ -169,6 +169,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_an_executor_after_init(tmp_path):
     """C118: of a job of one process without a launcher. Its workers are jobs of their own, during it and after it."""
     script = tmp_path / "pool.py"

@@ -211,6 +211,7 @@ print(type(model.optimizer).__name__, before, int(model.optimizer.iterations))
 """
 
 
+@pytest.mark.long
 @ranks(2, backends=["tensorflow"])
 def test_a_process_without_sirtaki_opens_and_trains_the_model(tmp_path) -> None:
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])

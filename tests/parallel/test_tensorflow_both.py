@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import pytest
 from jobs import run_script
 
 LATENCY = Path(__file__).parents[2] / "examples/tensorflow_latency.py"
 
 
+@pytest.mark.long
 def test_torch_and_tensorflow_in_one_process():
     """Their collectives meet each other: a torch tensor of one rank with a TensorFlow tensor of another. The example
     that compares them comes first.

@@ -197,6 +197,7 @@ except hvd.SirtakiInternalError:
     assert done.returncode == 0 and b"awaited" not in done.stderr, done.stderr
 
 
+@pytest.mark.long
 def test_a_rank_that_is_stopped_while_the_others_leave(tmp_path: Path) -> None:
     """Rank 0, whose sign of life they await; only they can tell, at the end of the program or after a shutdown()."""
     body = "if rank == 1: hvd.shutdown()\nif rank == 0: os.kill(os.getpid(), signal.SIGSTOP)\n"

@@ -61,7 +61,7 @@ def _is_program(process: psutil.Process) -> bool:
     return parent is not None and any("start_worker" in word for word in parent.cmdline()[:4])
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_time_to_save(ranks: int, here: Path, tmp_path: Path) -> None:
     """C86: six seconds by default."""
     words = ("-np", str(ranks), *program(SAVE + READY + "time.sleep(300)", str(here)))

@@ -133,8 +133,8 @@ class _Ending:
         core.abort(self._exit_code)
 
     def replace_exit(self) -> None:
-        """Under plain mpiexec or srun. When a rank is gone, mpiexec kills the others before they can report, and takes the
-        exit code of any of them: 0 after os._exit(0). `sirtakirun` needs no such care, so it leaves os._exit() as it is.
+        """Under plain mpiexec or srun. When a rank is gone, mpiexec kills the others before they can report, and takes
+        the exit code of any of them: 0 after os._exit(0). Under `sirtakirun` the program keeps its os._exit().
         """
         if not supervisor_link.is_there():
             os._exit = self._exit  # type: ignore[assignment]  # it returns in a forked child only
