@@ -382,6 +382,34 @@ def test_the_last_line_says_what_happened(error: str, expected: str, tmp_path: P
     assert b"TypeError" not in done.stderr
 
 
+def test_a_rank_that_has_ended_before_its_connection_is_accepted() -> None:
+    """A supervisor that gets no core for a while still learns why its rank failed."""
+    kinds: list[bytes] = []
+    with selectors.DefaultSelector() as selector:
+        line = rank_link.RankLink(selector, lambda kind, content: kinds.append(kind), lambda process: None)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as rank:
+            rank.connect("\0" + line.name)
+            rank.send(rank_link.JOINS + b'{"process": 17}')
+            rank.send(rank_link.CAUSE + b"{}")
+        line.drain()
+    assert kinds == [rank_link.JOINS, rank_link.CAUSE] and line.was_lost()
+
+
+def test_a_rank_that_ends_with_a_message_unread() -> None:
+    """The kernel then reports a reset connection before the rank's last messages."""
+    kinds: list[bytes] = []
+    with selectors.DefaultSelector() as selector:
+        line = rank_link.RankLink(selector, lambda kind, content: kinds.append(kind), lambda process: None)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as rank:
+            rank.connect("\0" + line.name)
+            rank.send(rank_link.JOINS + b'{"process": 17}')
+            line.drain()
+            assert line.update(b"")
+            rank.send(rank_link.CAUSE + b"{}")
+        line.drain()
+    assert kinds == [rank_link.JOINS, rank_link.CAUSE] and line.was_lost()
+
+
 def test_little_shared_memory_is_named_with_what_cures_it() -> None:
     text = str(failure.of_exit(1, "n1", -signal.SIGBUS))
     assert "killed by signal 7, SIGBUS (/dev/shm or " in text and "MPIR_CVAR_CH4_SHM_POSIX_IQUEUE_NUM_CELLS=8" in text

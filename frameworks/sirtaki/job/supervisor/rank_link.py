@@ -98,7 +98,12 @@ class RankLink:
                 socket.send_fds(self._connection, [DESCRIPTOR], [descriptor] if descriptor >= 0 else [])
 
     def drain(self) -> None:
-        """Reads the remaining messages of an ended process."""
+        """Reads the remaining messages of an ended process, also if its connection was not accepted yet."""
+        self._read_all()
+        while self._accept(self._listener, selectors.EVENT_READ):
+            self._read_all()
+
+    def _read_all(self) -> None:
         while self._connection is not None and self._receive(self._connection, selectors.EVENT_READ):
             pass
 
@@ -110,19 +115,21 @@ class RankLink:
             return True
         return False
 
-    def _accept(self, listener: socket.socket, events: int) -> None:
+    def _accept(self, listener: socket.socket, events: int) -> bool:
+        """False if nobody waits."""
         try:
             connection, _ = listener.accept()
         except OSError:
-            return
-        self.drain()  # the rank may have left and joined again since the last read
+            return False
+        self._read_all()  # the rank may have left and joined again since the last read
         user = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
         if user != os.geteuid() or self._connection is not None:
             connection.close()
-            return
+            return True
         connection.setblocking(False)
         self._connection = connection
         self._selector.register(connection, selectors.EVENT_READ, self._receive)
+        return True
 
     def _receive(self, connection: socket.socket, events: int) -> bool:
         """False if there was no message, or if it has been read since the event was reported."""
@@ -132,6 +139,8 @@ class RankLink:
             message = connection.recv(_LONGEST)
         except BlockingIOError:
             return False
+        except ConnectionResetError:  # once, if it has ended without reading all; its own messages are still there
+            return True
         except OSError:
             message = b""
         if not message:
