@@ -15,7 +15,11 @@
 namespace sirtaki {
 namespace {
 
-constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
+// A large batch goes in pieces. They are small, so that a sum reads from the cache what has just arrived; but a
+// message, which is one rank's block of a piece, is not too small for the network.
+constexpr std::int64_t kLeastPieceBytes = std::int64_t{1} << 20;
+constexpr std::int64_t kMostPieceBytes = std::int64_t{4} << 20;
+constexpr std::int64_t kBlockBytes = std::int64_t{128} << 10;
 constexpr std::int64_t kOneShotBytes = std::int64_t{16} << 10;
 // Tensors of at least this size are sent and received in place.
 constexpr std::int64_t kDirectBytes = std::int64_t{64} << 10;
@@ -45,7 +49,10 @@ std::vector<std::int64_t> starts_of(std::span<const std::int64_t> counts) {
 class PointToPoint final : public DataPlane {
  public:
   explicit PointToPoint(Transport& transport)
-      : transport_(transport), rank_(transport.rank()), size_(transport.size()) {}
+      : transport_(transport),
+        rank_(transport.rank()),
+        size_(transport.size()),
+        piece_bytes_(std::clamp(size_ * kBlockBytes, kLeastPieceBytes, kMostPieceBytes)) {}
 
   std::string_view name() const override { return "point-to-point"; }
   bool supports(const PlaneQuery& query) const override {
@@ -99,7 +106,7 @@ class PointToPoint final : public DataPlane {
   // scales, and rounds only once.
   Task reduce_pieces(Reduction reduction, std::span<const Segment> segments, int tag) {
     const auto item_size = static_cast<std::int64_t>(size_of(reduction.dtype));
-    PieceWalk walk(segments, {.piece = kPieceBytes / item_size, .direct = kDirectBytes / item_size});
+    PieceWalk walk(segments, {.piece = piece_bytes_ / item_size, .direct = kDirectBytes / item_size});
     Round now, next;
     int number = 0;
     bool more = begin_round(walk, segments, item_size, tag, number, now);
@@ -234,7 +241,7 @@ class PointToPoint final : public DataPlane {
     const auto item_size = static_cast<std::int64_t>(size_of(reduction.dtype));
     const std::vector<std::int64_t> starts = starts_of(spread.counts);
     const std::int64_t longest = *std::max_element(spread.counts.begin(), spread.counts.end());
-    const std::int64_t step = kPieceBytes / wire_size;
+    const std::int64_t step = piece_bytes_ / wire_size;
     // Each round takes the next `step` elements of every rank's block, so that any size needs little memory.
     int round = 0;
     for (std::int64_t done = 0; done < longest; done += step, ++round) {
@@ -318,6 +325,7 @@ class PointToPoint final : public DataPlane {
   Transport& transport_;
   int rank_;
   int size_;
+  std::int64_t piece_bytes_;
   int tag_ = 0;
 };
 
