@@ -300,7 +300,7 @@ def test_ranks_that_die_anywhere() -> None:
     "kind",
     [
         pytest.param("frozen", marks=pytest.mark.long),
-        "half-open",
+        pytest.param("half-open", marks=pytest.mark.long),
         "half-closed",
         pytest.param("stopped", marks=pytest.mark.long),
         pytest.param("paused", marks=pytest.mark.long),

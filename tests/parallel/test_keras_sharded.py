@@ -125,11 +125,11 @@ def test_gradients_that_are_missing_or_sparse(keras_backend: str) -> None:
         keras.utils.set_random_seed(1)
         layer = keras.layers.Embedding(7, 3)
         layer.build((None,))
-        unused = keras.Variable(np.ones(4))
-        variables = [layer.embeddings, unused]
+        unused, plain = keras.Variable(np.ones(4)), plain_variable()
+        variables = [layer.embeddings, unused, plain]
         for step in range(3):
             gradient = row_gradient(layer.embeddings, 2 * step + hvd.rank())
-            optimizer.apply([gradient, None], variables)
+            optimizer.apply([gradient, None, keras.ops.ones(3, "float64")], variables)
         return [np.array(keras.ops.convert_to_numpy(variable)) for variable in variables]
 
     whole = trained(hvd.DistributedOptimizer(training.sgd(), sparse_as_dense=True))
@@ -138,6 +138,15 @@ def test_gradients_that_are_missing_or_sparse(keras_backend: str) -> None:
     if keras_backend == "tensorflow":
         with pytest.raises(ValueError, match=r"the gradient of .*embeddings' is sparse.*sparse_as_dense=True"):
             trained(sharded(training.sgd()))
+
+
+def plain_variable() -> Any:
+    """The backend's own, where Keras optimizers accept it."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        return tf.Variable(np.ones(3), name="outer/plain")
+    return keras.Variable(np.ones(3))
 
 
 def row_gradient(variable: Any, row: int) -> Any:

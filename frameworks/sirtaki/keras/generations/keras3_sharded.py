@@ -39,7 +39,7 @@ class Piece:
         self.begin = rank * self.length
         self.padding = size * self.length - self.count
         zeros = keras.initializers.Zeros()
-        name = getattr(whole, "name", None)  # weight decay can be refused by it
+        name = whole.name.replace("/", "_").replace(":", "_")  # of a tf.Variable, Keras would refuse it
         self.variable = keras.Variable(zeros, shape=(self.length,), dtype=whole.dtype, trainable=False, name=name)
 
     def padded(self, value: Any) -> Any:
