@@ -76,7 +76,7 @@ def _frozen(chosen: random.Random) -> None:
 
 
 def _half_open(chosen: random.Random) -> None:
-    """One connection to another rank passes nothing any more, and no end is told so."""
+    """One connection to another rank passes nothing any more, and neither end is notified."""
     filters = ctypes.create_string_buffer(_NOTHING_PASSES)
     program = ctypes.create_string_buffer(16)
     ctypes.memmove(program, (ctypes.c_uint64 * 2)(1, ctypes.addressof(filters)), 16)

@@ -8,7 +8,7 @@ gathered into the model's variables.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 import keras
@@ -59,10 +59,12 @@ class Piece:
 class Pieces:
     """Those of one optimizer, in the order of the model's variables."""
 
-    def __init__(self, variables: Iterable[Any], rank: int, size: int) -> None:
+    def __init__(self, variables: Iterable[Any], rank: int, size: int, key_of: Callable[[Any], Hashable]) -> None:
+        """key_of: by which the optimizer distinguishes variables."""
         self.rank, self.size = rank, size
         self.all = [Piece(variable, rank, size) for variable in variables]
         self.by_whole = {id(piece.whole): piece for piece in self.all}
+        self.by_key = {key_of(piece.variable): piece for piece in self.all}
         self.of_state: dict[int, Piece] = {}  # by the id of a variable of the optimizer's state
 
     def of(self, variable: Any) -> Piece:
@@ -96,13 +98,13 @@ class ShardedSteps(Distributed3):
             if self._overwrite_variable_with_gradient(variable):
                 raise ValueError(f"{_FLAG} does not work with 8-bit floats, as {variable.path!r} has their scale")
         rank, size = _rank_and_size(attachment)
-        attachment.pieces = Pieces(variables, rank, size)
+        attachment.pieces = Pieces(variables, rank, size, self._var_key)
         super().build([piece.variable for piece in attachment.pieces.all])
 
     def add_variable_from_reference(self, reference_variable: Any, *args: Any, **kwargs: Any) -> Any:
         made = super().add_variable_from_reference(reference_variable, *args, **kwargs)
         pieces = attachment_of(self).pieces
-        pieces.of_state.update({id(made): each for each in pieces.all if each.variable is reference_variable})
+        pieces.of_state[id(made)] = pieces.by_key[self._var_key(reference_variable)]
         return made
 
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> Any:
@@ -148,9 +150,7 @@ class ShardedSteps(Distributed3):
         return [grad * ops.cast(factors[i], grad.dtype) for i, grad in enumerate(grads)]
 
     def _use_weight_decay(self, variable: Any) -> bool:
-        key = self._var_key(variable)  # of a piece
-        wholes = [each.whole for each in attachment_of(self).pieces.all if self._var_key(each.variable) == key]
-        return super()._use_weight_decay(*wholes)
+        return super()._use_weight_decay(attachment_of(self).pieces.by_key[self._var_key(variable)].whole)
 
     def _require_same_ranks(self) -> None:
         pieces = attachment_of(self).pieces
